@@ -1,7 +1,7 @@
 """Streams and keys as Spark sources and sinks: `format("penstock")`. docs/spark.md is the manual.
 
-`builder` makes a session in which the format is found, `activate` has a thread find it, and `reason` says in a line
-what an error of Spark is about. Nothing here imports pyspark before it is called: the command line reads dead letters
+`builder` makes a session that knows the format, `activate` makes it known in another thread, and `reason` turns an
+error of Spark into one line. Nothing here imports pyspark before it is called: the command line reads dead letters
 without it.
 """
 
@@ -49,7 +49,7 @@ def builder(app: str) -> SparkSession.Builder:
 
 
 def activate(spark: SparkSession) -> None:
-    """Have a thread of your own find `format("penstock")`.
+    """Make `format("penstock")` known in the current thread.
 
     Spark looks for it in the session that is active in the thread.
     A session is active in the thread that made it. Call this first in others; Spark Connect does not need it.
@@ -60,7 +60,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in a line: of Spark's errors without stacks and plans.
+    """An error of Spark in one line, without stacks and plans.
 
     try:
         query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Where programs of this user keep what they can make again."""
+"""The cache folder of the user, for files that can be made again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder, which may not be there yet."""
+    """The folder. It may not exist yet."""
     named = os.environ.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "penstock"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file of this name, which `make` writes unless it is there; OSError if it cannot be kept.
+    """The file of this name in the cache. `make` writes it if it does not exist. OSError if it cannot be written.
 
-    It is whole or not there at all: several programs may make it at once.
+    The file is complete or absent: several programs may write it at the same time.
     """
     file = cache_folder() / name
     if not file.exists():

@@ -33,7 +33,7 @@ _OF_HIVE = ("spark.sql.hive.", "spark.hadoop.hive.", "spark.hive.", "spark.hadoo
 
 
 class CatalogNotKept(RuntimeError):
-    """The file could not be written, so the next start would not know the tables that were made."""
+    """The file could not be written: the next start would not know the new tables."""
 
 
 def settings(configuration: Mapping[str, str], metastore: Path) -> dict[str, str]:
@@ -64,7 +64,7 @@ class CatalogFile:
         self._catalog.addListener(self)
 
     def check(self) -> None:
-        """CatalogNotKept if a change of the catalog is not in the file."""
+        """Raise CatalogNotKept if the file lacks a change of the catalog."""
         if self._failure is not None:
             raise CatalogNotKept(
                 f"{self._file} could not be written, so the next run would not know the tables that this one made: "
@@ -200,7 +200,7 @@ class CatalogFile:
         )  # fmt: skip
 
     def _relative(self, uri: str) -> str:
-        """A URI of a file in the folder of this file as a path from there, with the quotes of the URI."""
+        """The URI of a file below our folder as a relative path, still quoted as in the URI."""
         plain = uri.replace("file:///", "file:/", 1)
         return plain.removeprefix(self._folder) if plain.startswith(self._folder) else uri
 

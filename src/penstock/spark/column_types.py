@@ -1,4 +1,4 @@
-"""Which of Spark's types a column of `format("penstock")` can have: those that a text or JSON can say."""
+"""The types of Spark that a column of `format("penstock")` can have: those that text or JSON can express."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIMPLE = frozenset(
 
 
 def can_read(kind: DataType) -> bool:
-    """Whether a field of JSON can be had as a type."""
+    """Whether a field of JSON can be read as this type."""
     if isinstance(kind, ArrayType):
         return can_read(kind.elementType)
     if isinstance(kind, MapType):
@@ -42,5 +42,5 @@ def can_read(kind: DataType) -> bool:
 
 
 def is_simple(kind: DataType) -> bool:
-    """Whether a type is a value by itself that a text can say."""
+    """Whether a value of this type can be written as plain text (no array, struct or map)."""
     return type(kind) in _SIMPLE

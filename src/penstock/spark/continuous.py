@@ -82,7 +82,7 @@ class LiveFlow:
         return finding(str(error.java_exception.getMessage()), self._place)
 
     def stop(self) -> None:
-        """A batch under way is given up; it is done again, and counts once, when the flow runs again."""
+        """Stop the query. A batch under way is cancelled; when the flow runs again it is repeated, and counts once."""
         if self._query is not None:
             self._query.stop()
 
@@ -179,7 +179,7 @@ def run_until(
     pace: Pace,
     tell: Callable[[str], None],
 ) -> None:
-    """Run a project until asked to stop. What is to be emptied is emptied by the first run that comes to its end."""
+    """Run a project until asked to stop. The first run that succeeds empties the tables that are to be emptied."""
     attempts = 0
     while not asked.is_set():
         try:

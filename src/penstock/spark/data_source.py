@@ -1,7 +1,7 @@
-"""`format("penstock")`: what Spark asks first, and who answers.
+"""`format("penstock")`: the entry point that Spark calls to get readers and writers.
 
-Spark starts half a dozen Python processes for a first query, and each imports this. The first only wants to know that
-the format is there. So each answer imports what it needs: a client and pyarrow take half a second, and what only tables
+Spark starts half a dozen Python processes for a first query, and each imports this. The first one only checks that
+the format exists. So each method imports what it needs: a client and pyarrow take half a second, and what only tables
 of keys need (the cluster's client, pandas) a quarter more.
 """
 

@@ -1,17 +1,17 @@
 """Dead letters: entries that do not fit a query's schema, written to a stream of their own, each once.
 
-A task that fails is run again, and so is a batch whose driver died; both meet the same bad entries. So a letter is
-written as what a producer does (TWRITE ... PRODUCER): the producer is one node of a stream, as one query reads it, a
-letter's number is the offset of its message, and the server takes each number once. A partition of a query with letters
-ends only where a node does, or where its batch does (`ranges.cut`), so one task at a time goes through a node, in the
-order of offsets, however many partitions there are. Of two attempts, even at the same time, neither can overtake a
-letter that is not there: a number that the server calls too old (FENCED) was written before.
+A task that fails runs again, and so does a batch whose driver died; both find the same bad entries. So letters are
+written with TWRITE ... PRODUCER. The producer stands for one node of a stream, as one query reads it. The sequence
+number of a letter is the offset of its message, and the server takes each number once. A partition of a query with
+letters ends only at the end of a node or of its batch (`ranges.cut`). So one task at a time reads a node, in the order
+of offsets, however many partitions there are. Two attempts of a task, even at the same time, cannot skip a letter: if
+the server refuses a number as too old (FENCED), that letter was written before.
 
-Letters are written before their rows go on, all those of some rows as one transaction: it comes to pass as a whole, so
-no later letter can shut out an earlier one that failed. They are visible at once, before the batch is committed: a
+The letters of some rows are written before the rows go on, in one transaction. It succeeds or fails as a whole, so
+a later letter cannot fence an earlier one that failed. They are visible at once, before the batch is committed: a
 letter says that a message is bad, which is true whatever becomes of the batch.
 
-Rejected: staging them like the rows of a sink. A source has no word with the driver when its tasks are done.
+Rejected: staging them like the rows of a sink. The tasks of a source cannot tell the driver that they are done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BadMessage(NamedTuple):
 class DeadLetters:
     """The letters of one partition.
 
-    `query` names the reader: what is read again under the same name is not written again.
+    `query` identifies the reader: a message that it reads again gets no second letter.
     """
 
     def __init__(self, link: Link, options: Options, schema: StructType, query: str, part: Range) -> None:
@@ -53,7 +53,7 @@ class DeadLetters:
         self._from = part.stream
 
     def write(self, bad: Mapping[int, BadMessage]) -> None:
-        """Write letters about messages, given by offset; all of them are beyond those of earlier calls."""
+        """Write letters about messages, by offset. The offsets must be larger than those of earlier calls."""
         offsets = sorted(bad)
         for at in range(0, len(offsets), LETTERS_A_WRITE):
             self._link.together_unless_fenced(

@@ -1,6 +1,6 @@
 """Lists, sets and sorted sets as tables: a row for each element, with the key it is in.
 
-They are read, not written: a row has no identity in a list, so a task that is run again would push it twice.
+They are only read. A row of a list has no identity, so a task that runs again would push it twice.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 @functools.cache
 def freeze_imports() -> None:
-    """Have the collector ignore what is there now; call it when everything is imported.
+    """Exclude all existing objects from garbage collection. Call it when everything is imported.
 
     Only the first call has an effect.
     """

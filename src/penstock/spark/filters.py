@@ -37,7 +37,7 @@ _NEVER_NULL = ("stream", "offset", "time")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the filters leave to be read."""
+    """The part of the streams that has to be read."""
 
     streams: frozenset[str] | None = None
     first: int = 1
@@ -46,7 +46,7 @@ class Wanted:
     """Milliseconds since 1970: messages before the first one of this time are not wanted."""
 
     def among(self, streams: Mapping[str, T]) -> dict[str, T]:
-        """Those of some streams that are wanted."""
+        """The streams among these that have to be read."""
         return {name: each for name, each in streams.items() if self.streams is None or name in self.streams}
 
     def narrowed(self, first: int = 1, end: int = LARGEST) -> Wanted:
@@ -54,7 +54,7 @@ class Wanted:
 
 
 def narrow(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
-    """What is wanted, and the filters that Spark still has to apply.
+    """The part to read, and the filters that Spark still has to apply.
 
     >>> narrow([GreaterThan(("offset",), 10), EqualTo(("tag",), "a")])
     (Wanted(streams=None, first=11, end=9223372036854775807, since=None), [EqualTo(attribute=('tag',), value='a')])
@@ -68,7 +68,7 @@ def narrow(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
 
 
 def _apply(wanted: Wanted, given: Filter) -> tuple[Wanted, bool]:
-    """What is wanted under one filter more, and whether that is all that it says."""
+    """The part to read with one more filter, and whether the part makes that filter superfluous."""
     match given:
         case IsNotNull((name,)):
             return wanted, name in _NEVER_NULL

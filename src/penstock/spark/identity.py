@@ -64,7 +64,7 @@ def under_way(checkpoint: Path) -> int | None:
 
 
 def _copy_guard(link: Link, before: str, after: str, batch: int) -> None:
-    """Have counters know the batch under the new id, if they have it under the old one."""
+    """Note the batch under the new id in the guard of counters, if it is noted under the old one."""
     counted = link.call("GET", GUARD + before)
     if counted is not None and int(counted) >= batch:
         link.call("SET", GUARD + after, batch)

@@ -2,8 +2,8 @@
 
 Adding cannot be repeated as setting can. So the tasks change nothing: each sends the sums of its rows, a key a row, to
 the driver. The driver adds all of them in one transaction that also notes the number of the batch at a key of the
-query, and does nothing if that key has the number already. A task or a driver that is run again therefore adds nothing
-twice, and nobody sees a part of a batch.
+query, and does nothing if that key has the number already. A task or a driver that runs again therefore adds nothing
+twice, and no reader sees a part of a batch.
 
 A transaction of Redis goes on after a command that fails. The values that are there are therefore looked at first: if
 one cannot be added to, the batch fails and nothing of it is counted.
@@ -40,7 +40,7 @@ _KEY = "key"
 
 @dataclass
 class Sums(WriterCommitMessage):
-    """What one task has to add: a table of keys and amounts, as Arrow's stream."""
+    """The sums of one task: a table of keys and amounts, as an Arrow stream."""
 
     query: str
     payload: bytes
@@ -181,7 +181,7 @@ def add(options: Options, messages: Sequence[Any], producer: str, number: int, e
 
 
 def _look_at_counters(link: Link, increments: Sequence[Increment]) -> None:
-    """ValueError if something is there to which nothing can be added."""
+    """Raise ValueError if an existing value is not a number."""
     for each, reply in zip(increments, link.many([each.look for each in increments]), strict=True):
         if isinstance(reply, redis.ResponseError):
             raise ValueError(f"{each.counter} cannot be added to: {reply}. Nothing of this batch is counted")

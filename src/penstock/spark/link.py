@@ -59,7 +59,7 @@ class Fenced(RuntimeError):
 
 
 class ServerRefuses(PermissionError):
-    """The server is there, and wants another user or password."""
+    """The server refuses the user or the password."""
 
 
 def _unreachable(options: Options, error: Exception) -> ServerUnreachable:
@@ -137,7 +137,7 @@ class Link:
         self._client.close()
 
     def repeat(self, ask: Callable[[], T]) -> T:
-        """What `ask` answers, asked again as long as the server is away."""
+        """The result of `ask`, which is called again while the server is unreachable."""
         deadline = time.monotonic() + self._patience
         silent = True
         for pause in itertools.chain.from_iterable((_pauses(), itertools.repeat(LONGEST_PAUSE))):
@@ -188,7 +188,7 @@ class Link:
         return self.repeat(ask)
 
     def many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run commands that may be repeated; their replies, the errors that single commands get among them."""
+        """Run commands that may be repeated. The replies, with errors in the place of replies of failed commands."""
 
         def ask() -> list[Any]:
             replies: list[Any] = self._client.execute_many(commands, raise_on_error=False)
@@ -250,7 +250,7 @@ class Link:
             ) from None
 
     def bounds(self, streams: Sequence[str]) -> dict[str, Bounds | None]:
-        """What each stream has; None for one that does not exist."""
+        """The range of offsets of each stream; None for one that does not exist."""
 
         def ask() -> list[Any]:
             with self._client.pipeline(transaction=False) as pipe:
@@ -361,7 +361,7 @@ class Link:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """Ignore that a stream was deleted in between: its reader reports it."""
+    """Ignore the error for a stream that was deleted meanwhile: its reader reports it."""
     try:
         yield
     except redis.ResponseError as error:

@@ -1,8 +1,8 @@
 """Lag, rate and size of what a streaming query reads, by stream.
 
 Spark 4.3 takes no metrics from a source that is written in Python: its class for such sources does not implement
-ReportsSourceMetrics, so `sources[].metrics` of a progress stays empty. The offsets are there, and ours can be counted
-with. Sizes are estimated, by what the server says about the stream.
+ReportsSourceMetrics, so `sources[].metrics` of a progress stays empty. The offsets are there, and ours are
+numbers, so the metrics are computed from them. Sizes are estimates, from what the server says about the stream.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def stream_metrics(progress: StreamingQueryProgress | dict[str, Any], url: str =
 
 
 def _places(source: dict[str, Any], name: str) -> dict[str, int]:
-    """Offsets of a source of ours; nothing of another's, of which Spark does not say more than that it is Python's."""
+    """The offsets of a source of ours; empty for other sources, which Spark only describes as Python."""
     places = source.get(name)
     if "PythonMicroBatchStream" not in source["description"] or not isinstance(places, dict):
         return {}

@@ -1,8 +1,8 @@
 """The servers that have the keys: one, or a cluster. What tables of keys need of them.
 
-Whether it is a cluster is asked, not told: the same options work on both. The client's delivery level is the user's
-choice; writes of tables may be repeated, so `at-least-once` is as good as it gets, and `at-most-once` is for those who
-would rather see a task fail.
+The server is asked whether it is a cluster, so the same options work for both. The user chooses the client's delivery
+level. Writes of tables may be repeated, so `at-least-once` loses and doubles nothing; with `at-most-once` a task fails
+instead of sending a command again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Nodes:
         self._client.close()
 
     def runs(self) -> list[tuple[int, int]]:
-        """All slots as runs that one server has each."""
+        """All slots, as runs of slots that are on one server."""
         if not self.is_cluster:
             return [(0, SLOTS)]
         owners = self._client.slot_map.owners
@@ -51,7 +51,7 @@ class Nodes:
         return [(run[0], run[-1] + 1) for run in runs]
 
     def scan(self, first: int, end: int) -> Iterator[bytes]:
-        """The keys to read of the servers that have these slots; others' too, and some several times."""
+        """The keys on the servers that have these slots: also keys of other slots, and some keys several times."""
         with unreachable(self._options):
             yield from self._scan(first, end)
 

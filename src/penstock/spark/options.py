@@ -1,7 +1,7 @@
 """The options of `format("penstock")`, checked once, where they are given.
 
-Names are those of Spark's Kafka source where it has one, so that a query moves over by changing its format. An option
-that does not exist is an error that names the nearest one: Spark itself would pass a misspelt `failOnDataLos` by.
+Names are those of Spark's Kafka source where it has one, so that a query moves over by changing its format. An unknown
+option is an error that names the nearest one: Spark itself would ignore a misspelt `failOnDataLos`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST = 2**63 - 1
 
 
 class OptionError(ValueError):
-    """An option that does not exist, or a value it does not take; says which, and what would do."""
+    """An unknown option, or a value that an option does not take. The message names both and the remedy."""
 
 
 def _flag(text: str) -> bool:
@@ -104,7 +104,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a reader or a writer goes by. Pickled to executors; immutable."""
+    """The options of a reader or a writer. Immutable; pickled to executors."""
 
     url: str = "redis://127.0.0.1:6379"
     stream: tuple[str, ...] = ()

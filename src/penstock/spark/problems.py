@@ -1,8 +1,8 @@
 """What is wrong with a project, in a line or two, with the place in the user's own file.
 
 Spark answers a misspelt table with a plan, and an exception in a data source with two stacks of which neither is the
-user's. Here a mistake has a place (the deepest line of the project that took part, or the line that declares the flow)
-and the one sentence that says what is wrong. The whole text stays in Spark's log.
+user's. Here a mistake has a place (the innermost line of the project in the stack, or the line that declares the flow)
+and one sentence that says what is wrong. The whole text stays in Spark's log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Problem(Exception):
 
 
 class RunFailed(Exception):
-    """A run began and did not come to its end; what streams had committed is kept, and the next run goes on there."""
+    """A run began and failed. What streams have committed is kept, and the next run continues there."""
 
     def __init__(self, *findings: Finding) -> None:
         super().__init__("\n".join(map(str, findings)))

@@ -27,7 +27,7 @@ EVERY = 0.4  # seconds
 
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
-    """What is known of a flow; immutable, replaced when there is news."""
+    """What is known of a flow. Immutable: replaced when something changes."""
 
     name: str
     state: str = "QUEUED"
@@ -70,12 +70,12 @@ class Progress:
         self._link.__exit__()
 
     def begin_run(self) -> None:
-        """States and counts are of one run; how far streams were read stays."""
+        """Reset states and counts, which belong to one run. How far streams were read is kept."""
         with self._lock:
             self._flows = {name: FlowProgress(name, reached=flow.reached) for name, flow in self._flows.items()}
 
     def event(self, flow: str, state: str) -> None:
-        """Spark says that a flow is in another state."""
+        """Spark reports a new state of a flow."""
         if state in ("COMPLETED", "FAILED"):
             self._look()
             self._measure_lag()
@@ -99,7 +99,7 @@ class Progress:
             self._changed()
 
     def _look(self) -> None:
-        """Read the news of every query. A JVM that is going away has none."""
+        """Read the new numbers of every query; none from a JVM that is ending."""
         with self._lock, contextlib.suppress(Py4JError, OSError):
             active = self._session.classic._jsparkSession.sharedState().activeStreamingQueries()
             for key in active.keySet().toArray():

@@ -113,7 +113,7 @@ def load(folder: Path) -> Project:
 
 
 def _check_syntax(file: Path, folder: Path) -> None:
-    """What needs no Spark to be seen is said before Spark starts."""
+    """Report mistakes that can be found before Spark starts."""
     if file.suffix == ".py":
         try:
             compile(file.read_bytes(), file, "exec")
@@ -194,7 +194,7 @@ class Declarations(GraphElementRegistry):
         return next((each.place for each in self._flows if each.flow == name), None)
 
     def tables_named(self, option: str, names: Sequence[str]) -> list[str]:
-        """The tables of these names, in full; Problem if the project has no such table, which Spark would pass by."""
+        """The tables of these names, in full; Problem if the project has no such table, which Spark would ignore."""
         found = [self._project.full_name(name) for name in names]
         for name, full in zip(names, found, strict=True):
             if full not in self._tables:
@@ -212,10 +212,10 @@ class Declarations(GraphElementRegistry):
         return self._formats.get(table, "").lower() in FILE_FORMATS
 
     def check(self) -> None:
-        """Refuse what Spark would run and get wrong.
+        """Refuse declarations that Spark would run with a wrong result.
 
         A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of
-        two batches with one number the table takes the first and lets the second go, without a word.
+        two batches with the same number the table takes the first and drops the second, without an error.
         """
         if self._twice:
             raise Problem(*self._twice)

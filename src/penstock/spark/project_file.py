@@ -1,7 +1,7 @@
 """A first look at a project, without Spark: enough to start Java before half of PySpark is imported.
 
-`project.load` reads the specification with Spark's own code, which takes a second to import. What is in any way unusual
-is None here, and is left to `load`, which says what is wrong.
+`project.load` reads the specification with Spark's own code, which takes a second to import. For anything
+unusual the answer here is None, and `load` says what is wrong.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def node_of(offset: int) -> int:
 
 
 class Bounds(NamedTuple):
-    """What a stream has."""
+    """The range of offsets of a stream."""
 
     first: int
     end: int  # one past the last
@@ -39,7 +39,7 @@ class Range:
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], rows: int) -> dict[str, int]:
-    """An end with at most so many rows in all: a row for every stream that has some, the rest by their backlogs.
+    """Ends for a batch of at most so many rows: one row of each stream that has some, the rest by backlog.
 
     >>> limited({"a": 1, "b": 1}, {"a": 901, "b": 101}, 100)
     {'a': 90, 'b': 11}

@@ -72,7 +72,7 @@ def entry_schema(options: Options) -> StructType:
 
 
 def check_entries(schema: StructType) -> None:
-    """OptionError if a column is asked for as something it cannot be."""
+    """Raise OptionError if a column has a type that it cannot have."""
     for column in schema:
         kinds = _OWN.get(column.name)
         if kinds is not None and column.dataType not in kinds:
@@ -173,7 +173,7 @@ class _Ends:
         return Id.of(found[-1][0]) if found else place
 
     def _places(self, places: Places, moment: int | None, otherwise: str) -> dict[str, Id]:
-        """The last entry before each place. An entry that is named is the first to be read, or the first not to be."""
+        """The last entry before each place: a named entry is the first one to read, or the first one not to read."""
         found = {}
         for stream in self._options.redisStream:
             place = places.get(stream, otherwise) if isinstance(places, dict) else places

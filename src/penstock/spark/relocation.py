@@ -12,7 +12,7 @@ no such file; its metastore says where it was.
 
 The folder's inode is in the file as well. It stays the same when a folder is moved and is another one when it is
 copied, also if the copy takes the place of the original. A copy gets new identities for its flows: see identity.py. If
-it is not sure that a folder was moved, it is taken for a copy, which is right in both cases.
+it is uncertain whether a folder was moved, it is treated as a copy, which is right in both cases.
 
 Rejected: one name for every folder, by a link or by Hadoop's ViewFs. Two copies would need two names, and other
 programs could not read the tables without it.
@@ -79,7 +79,7 @@ def _record(project: Project) -> Path:
 
 
 def settle(project: Project, session: Session, url: str) -> str | None:
-    """Make a project run where it is now; a sentence if it was elsewhere before.
+    """Make a project run where it is now. A sentence for the user if it was in another folder before.
 
     Call it before anything runs in the session.
     """

@@ -2,8 +2,8 @@
 
 Columns that are named stream, offset, time, tag or entry are those; any other column of the schema is a field of the
 entry, which is then JSON (`schema/json_entries.py`). `entry_time` is the field time of an entry (`schema/columns.py`).
-What happens to a message that does not fit is `badEntries`: the query fails and says where, or the fields are null, or
-there is no row for it, or there is a letter about it and no row."""
+`badEntries` says what happens to a message that does not fit: the query fails and names the message, or the fields are
+null, or the message has no row, or it has a dead letter and no row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def default_schema(options: Options) -> StructType:
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """OptionError if a column is asked for as something it cannot be."""
+    """Raise OptionError if a column has a type that it cannot have."""
     _check_names(schema)
     for column in schema:
         name, kind = column.name, column.dataType.simpleString()
@@ -73,7 +73,7 @@ _OF_KAFKA = {"key", "value", "topic", "partition", "timestamp", "timestampType",
 
 
 def _check_names(schema: StructType) -> None:
-    """OptionError if a column is meant as what a message has, and would be null as a field of JSON."""
+    """Raise OptionError for a name that is nearly a column of a message, or one of Kafka: the column would be null."""
     for name in schema.names:
         if name not in OWN_COLUMNS and name.lower() in OWN_COLUMNS:
             raise OptionError(
@@ -90,7 +90,7 @@ def _check_names(schema: StructType) -> None:
 
 
 def looks_like_kafka(schema: StructType) -> bool:
-    """Whether columns are named as in Kafka, so that they are hardly meant as fields of JSON."""
+    """Whether columns are named as in Kafka, so that they are probably not fields of JSON."""
     fields = {column.name: column.dataType for column in schema if column.name not in OWN_COLUMNS}
     return isinstance(fields.get("value"), (BinaryType, StringType)) and fields.keys() <= _OF_KAFKA
 
@@ -102,7 +102,7 @@ def _can_be_null(name: str, kind: DataType, options: Options) -> bool:
 
 
 class Converter:
-    """One query's way from the server's batches to Spark's."""
+    """Converts batches of the server to batches of Spark, for one query."""
 
     def __init__(
         self,

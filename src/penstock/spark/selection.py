@@ -1,4 +1,4 @@
-"""What of a project is to be run. In a file of its own, because the command line reads it before it imports Spark."""
+"""Which part of a project to run. A module of its own, because the command line needs it before it imports Spark."""
 
 from __future__ import annotations
 

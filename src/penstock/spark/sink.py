@@ -2,11 +2,12 @@
 
 A task puts its rows aside under tokens of its own (TSTAGE), where no reader sees them, and sends the tokens to the
 driver. The driver commits all tokens of a batch at once (TCOMMIT), under the query's id and the batch's number: the
-server takes each number once, so a driver that died and commits again changes nothing. What tasks staged that then
-failed is never named in a commit, and expires. Rows have no names here, tokens do: a task that is run again may well
-get other rows (SPARK-28650), and that is harmless.
+server takes each number once, so a driver that died and commits again changes nothing. A commit
+never names what a failed task staged; that expires. Only tokens are named, not rows: a task that runs again may get
+other rows (SPARK-28650), and that is harmless.
 
-A piece that may or may not have arrived is staged again under another token, because staging twice under one adds up.
+If it is unknown whether a piece arrived, it is staged again under another token: staged twice under one token, it would
+be written twice.
 Several streams are committed in one transaction: all of them or none.
 """
 
@@ -87,7 +88,7 @@ def check_columns(schema: StructType, options: Options) -> None:
 
 
 def settle_schema(schema: StructType, options: Options) -> None:
-    """Before any row is written: widen the stream's schema if that is wanted, and see that typed columns fit it.
+    """Before any row is written: widen the stream's schema if mergeSchema says so, and check that typed columns fit it.
 
     Rows that choose their streams are checked by the tasks, which know them.
     """
@@ -115,7 +116,7 @@ def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> St
 
 
 class _Stager:
-    """Gathers rows a stream until they are worth a message."""
+    """Collects the rows of each stream until they are enough for one command."""
 
     def __init__(self, link: Link, query: str) -> None:
         self._link = link

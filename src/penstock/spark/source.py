@@ -77,7 +77,7 @@ def read_partition(
 
 
 def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
-    """Messages are missing: were they compacted, evicted, or is this another stream of the same name?"""
+    """Find out why messages are missing: compaction, eviction, or another stream of the same name."""
     bounds = link.bounds([missing.stream])[missing.stream]
     if bounds is None:
         problem = "the stream no longer exists"
@@ -101,7 +101,7 @@ def _ends_early(bounds: Bounds) -> str:
 
 
 class _Planner:
-    """Which streams there are, and where in them things begin and end."""
+    """Finds the streams of a query, and the offsets at which it begins and ends in them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -151,7 +151,7 @@ class _Planner:
 
     def need_whole(self, reached: dict[str, int], bounds: dict[str, Bounds]) -> None:
         """DataLoss if a stream ends before a place that the query has reached in it: what is written next would get
-        offsets that the query takes for read. Of a pattern's streams one that is gone is none, they come and go."""
+        offsets that the query has read already. A stream of a pattern may be deleted."""
         for stream, there_is in bounds.items():
             place = reached.get(stream, 1)
             if place > there_is.end and self._options.failOnDataLoss:
@@ -313,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [StreamPartition(each, defaults=self._planner.defaults(each.stream, self._schema)) for each in pieces]
 
     def _without_what_never_was(self, new: Range) -> Range:
-        """A stream that appeared since: what it evicted before the query saw it is not this query's loss."""
+        """Leave out what a new stream evicted before the query saw it: that is no data loss of this query."""
         bounds = self._planner.link.bounds([new.stream])[new.stream]
         return Range(new.stream, max(new.start, bounds.first), new.end) if bounds is not None else new
 
@@ -325,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publish(end)
 
     def _publish(self, done: dict[str, int]) -> None:
-        """Let the server show how far this query is. Spark asks for the next batch only when the last one is done."""
+        """Publish how far this query has read. Spark asks for the next batch only when the last one is done."""
         if not self._options.group:
             return
         for stream, place in done.items():

@@ -80,7 +80,7 @@ def plain(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A table's name without the catalog and the database that are everybody's.
+    """A table's name without the default catalog and database.
 
     >>> short("spark_catalog.default.clicks"), short("lake.sales.clicks")
     ('clicks', 'lake.sales.clicks')

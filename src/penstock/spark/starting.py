@@ -5,8 +5,8 @@ program imports the other half of PySpark, reads the project's files and starts 
 long as the longer of the two, not their sum.
 
 The process is known from its first moment, so an interrupt can end it at any time. It also ends with this process,
-however that ends: it reads a pipe that we hold. Everything it says goes to a file, since hundreds of lines of it would
-bury the one line that matters.
+however that ends: it reads a pipe that we hold. Its output goes to a file: hundreds of lines would hide the one that
+matters.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _java_option(name: str, path: Path) -> str:
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """What a session in `folder` goes by, unless the project says otherwise."""
+    """The settings of a session in `folder`, unless the project has others."""
     return {
         "spark.master": "local[*]",
         "spark.ui.enabled": "false",
@@ -98,7 +98,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def _quick_java(configuration: Mapping[str, str], stays: bool) -> list[str]:
-    """Options for a JVM that is to be there soon.
+    """Options for a JVM that should start quickly.
 
     The better of Java's two compilers takes a third of the CPU time of a start, and makes what runs for minutes twice
     as fast, so a JVM that stays has it. Java refuses to start with two collectors, so one that the user chose stays.
@@ -179,7 +179,7 @@ class StartingSpark:
         self.end()
 
     def wait(self) -> None:
-        """Return when Spark is there; SparkDidNotStart if it does not come."""
+        """Return when Spark has started; SparkDidNotStart if it does not."""
         self._thread.join()
         if isinstance(self._failure, (Py4JError, _JavaEnded)):
             raise self.did_not_start() from self._failure
@@ -300,7 +300,7 @@ class _JavaEnded(Exception):
 
 @contextlib.contextmanager
 def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables of the environment, for a moment."""
+    """Set variables of the environment within a with statement."""
     os.environ.update(variables)
     try:
         yield

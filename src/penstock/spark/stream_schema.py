@@ -77,7 +77,7 @@ def _common(schemas: Mapping[str, Schema | None]) -> Schema | None:
 
 
 def defaults_for(columns: StructType, stream: str, schema: Schema) -> dict[str, str]:
-    """The defaults, by field, of what a query asks for. OptionError if a column can never be what it is to be."""
+    """The defaults of the fields that a query asks for. OptionError if a field cannot have the type of its column."""
     fields = {field.name: field for field in schema.fields}
     defaults: dict[str, str] = {}
     for column in to_arrow_schema(columns, timezone="UTC"):

@@ -49,7 +49,7 @@ def check_types(schema: StructType) -> None:
 
 
 def fields_in(schema: pa.Schema) -> Schema:
-    """The columns of rows as the schema of a stream that would have just these."""
+    """The schema of a stream that has exactly these columns as fields."""
     columns = [field.with_name(field_of(field.name)) for field in schema if field.name not in NOT_FIELDS]
     try:
         return parse(fields_of(columns))
@@ -58,7 +58,7 @@ def fields_in(schema: pa.Schema) -> Schema:
 
 
 def merge_schema(link: Link, stream: str, columns: StructType) -> None:
-    """Have a stream's schema hold the columns; OptionError if that would narrow it."""
+    """Widen a stream's schema so that it holds the columns; OptionError if that would narrow it."""
     found, fields = link.fields(stream), fields_in(to_arrow_schema(columns, timezone="UTC"))
     if found is None:
         link.set_fields(stream, str(fields))
@@ -105,7 +105,7 @@ class TypedRows:
 
 
 def _may_hide_nulls(field: Field) -> bool:
-    """Whether there can be a null that must not be and is no null of a column: inside of a type, or a NaN."""
+    """Whether a forbidden null can be inside a value (a field of a struct, a NaN), where the column shows none."""
     return (field.required and field.type.name in ("float", "double")) or _has_required(field.type)
 
 
