@@ -50,7 +50,7 @@ def test_everything_in_a_value_is_freed(kind: str, elements: list[bytes]) -> Non
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_what_somebody_still_has_is_left_alone(kind: str) -> None:
+def test_a_value_with_a_reference_is_not_freed(kind: str) -> None:
     keyspace = Keyspace()
     keyspace[0].set(b"key", MAKE[kind](MANY))
     reader = keyspace[0].get(b"key")

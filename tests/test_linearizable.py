@@ -28,7 +28,7 @@ def test_a_write_is_seen_from_some_moment_on(first: frozenset[str], then: frozen
     assert is_linearizable(history) == (first <= then)
 
 
-def test_what_was_answered_is_seen_by_whoever_comes_later() -> None:
+def test_an_answered_write_is_seen_by_all_later_reads() -> None:
     assert is_linearizable([ADDED, done("SMEMBERS a", 4, 5, members("x"))])
     assert not is_linearizable([ADDED, done("SMEMBERS a", 4, 5, members())]), "a stale read"
 
@@ -62,7 +62,7 @@ def test_nothing_comes_between_the_commands_of_a_transaction() -> None:
     assert not is_linearizable([torn, done("SADD a y", 0, 5, 1)])
 
 
-def test_what_nobody_was_answered_may_have_happened_or_not_but_only_once() -> None:
+def test_an_unanswered_write_happened_once_or_never() -> None:
     unknown = Done((("SADD", "a", "x"),), 0)
     seen, gone = done("SMEMBERS a", 5, 6, members("x")), done("SMEMBERS a", 7, 8, members())
     assert is_linearizable([unknown, seen])
@@ -77,7 +77,7 @@ def test_a_member_that_was_popped_is_not_popped_again() -> None:
     assert not is_linearizable([*popped, done("SPOP a", 4, 6, "x")])
 
 
-def test_nobody_knows_what_was_popped_for_one_who_is_gone() -> None:
+def test_the_result_of_a_pop_is_open_if_its_client_is_gone() -> None:
     history = [done("SADD a x y", 0, 1, 2), Done((("SPOP", "a"),), 2)]
     for left in (members("x"), members("y"), members("x", "y")):
         assert is_linearizable([*history, done("SMEMBERS a", 3, 4, left)])

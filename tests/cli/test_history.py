@@ -207,7 +207,7 @@ def test_an_export_continues_when_the_server_is_back(
         (("import", "good.arrow", "text"), "refuses TPRODUCER: WRONGTYPE"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_leaves_nothing_behind(
+def test_a_refused_command_reports_why_and_changes_no_file(
     ours: Server, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any, complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -364,7 +364,9 @@ def test_large_messages_are_imported_in_portions(
     assert [row["entry"] for row in held(client)] == entries
 
 
-def test_entries_that_do_not_fit_a_schema_are_told(ours: Server, client: redis.Redis, tmp_path: Path) -> None:
+def test_an_import_reports_entries_that_do_not_fit_the_schema(
+    ours: Server, client: redis.Redis, tmp_path: Path
+) -> None:
     client.execute_command("TSCHEMA", "SET", "orders", "n int", "CHECK", "deadletter", "dead")
     path = table_file(tmp_path / "x.arrow", tag=["a", "b"], entry=['{"n": 1}', "no json"])
     code, said = run(ours.url, "import", path, "orders")

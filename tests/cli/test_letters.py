@@ -135,7 +135,7 @@ def test_a_letter_that_comes_during_a_replay_is_not_lost(ours: Server, client: r
 
 
 @pytest.mark.parametrize("written", ["hello", '{"stream": 1}', "[" * 100_000, '{"stream": "\\ud800", "entry": ""}'])
-def test_what_is_no_letter_is_named_and_passed_over(ours: Server, client: redis.Redis, written: str) -> None:
+def test_a_message_that_is_no_letter_is_reported_and_skipped(ours: Server, client: redis.Redis, written: str) -> None:
     write_letters(client, b"one")
     client.execute_command("TWRITE", "dead", "t", written)
     write_letters(client, b"two")

@@ -46,7 +46,7 @@ def test_a_proposal_is_set_and_widens_what_is_there(ours: Server, client: Any) -
     assert "left out the field user: no type holds both ada and 7" in err
 
 
-def test_a_sample_that_contradicts_the_schema_is_told(ours: Server, client: Any) -> None:
+def test_a_sample_that_contradicts_the_schema_is_reported(ours: Server, client: Any) -> None:
     client.twrite("s", "", '{"n":"x"}')
     client.tschema_set("s", "n int")
     code, out, err = run(ours, "infer", "s")
@@ -62,7 +62,7 @@ def test_a_sample_is_taken_from_all_over_the_stream(ours: Server, client: Any) -
     assert {f"part{n}" for n in range(10)} <= set(out.replace('"', " ").split())
 
 
-def test_what_cannot_be_proposed_is_said(ours: Server, client: Any) -> None:
+def test_the_reason_is_reported_if_no_schema_can_be_proposed(ours: Server, client: Any) -> None:
     assert "the stream 's' has no messages to look at" in run(ours, "infer", "s")[2]
     client.twrite("s", "", "plain")
     code, _, err = run(ours, "infer", "s")

@@ -118,7 +118,7 @@ def test_a_write_waits_for_a_server_that_went_away_and_appends_each_line_once(tm
         assert client.execute_command("TREAD", "events", 1, 9) == [[1, b"", b"before"], [2, b"", b"meanwhile"]]
 
 
-def test_control_c_ends_write_and_tells_what_was_sent_and_not_answered(ours: Server, client: redis.Redis) -> None:
+def test_control_c_ends_write_and_reports_messages_without_an_answer(ours: Server, client: redis.Redis) -> None:
     client.client_pause(60_000, all=False)
     try:
         with running("write", "events", "--url", ours.url) as process:
@@ -146,7 +146,7 @@ def test_names_and_tags_that_are_no_text_are_taken_as_they_are(ours: Server, cli
         assert json.loads(shown) == {"offset": 1, "tag_base64": "/g==", "entry": "x"}
 
 
-def test_a_closed_input_is_told(ours: Server) -> None:
+def test_a_closed_input_is_reported(ours: Server) -> None:
     words = f"exec {sys.executable} -m penstock write events --url {ours.url} <&-"
     done = subprocess.run(["sh", "-c", words], capture_output=True, check=False)
     assert done.returncode == 1
@@ -228,7 +228,7 @@ def test_tail_prints_only_new_messages_as_they_come(ours: Server, client: redis.
         assert process.stdout.readline() == b"2\tt\tnew\n"
 
 
-def test_what_was_evicted_is_said_and_skipped(ours: Server, client: redis.Redis) -> None:
+def test_evicted_messages_are_reported_and_skipped(ours: Server, client: redis.Redis) -> None:
     client.execute_command("TWRITE", "events", "ENTRIES", "t", "1", "t", "2", "t", "3")
     client.execute_command("TEVICT", "events", 2)
     done = run("tail", "events", "--from", "1", "--count", "1", "--url", ours.url)
@@ -358,7 +358,7 @@ def test_a_server_that_is_not_there_is_named_with_the_remedy(words: tuple[str, .
 
 
 @pytest.mark.parametrize("words", [("tail", "events"), ("write", "events"), ("streams",)])
-def test_a_redis_is_told_apart(words: tuple[str, ...], theirs: RedisServer) -> None:
+def test_a_redis_server_is_recognised(words: tuple[str, ...], theirs: RedisServer) -> None:
     done = run(*words, "--url", theirs.url)
     assert done.returncode == 1
     assert f"127.0.0.1:{theirs.port} is a Redis ".encode() in done.stderr and b"penstock serve" in done.stderr
@@ -386,7 +386,7 @@ def test_a_bad_place_is_refused(start: str, ours: Server) -> None:
     assert b"--from takes an offset from 1 on, 'first' or 'new'" in done.stderr
 
 
-def test_tail_ends_when_nobody_reads_it_any_more_though_nothing_comes(ours: Server) -> None:
+def test_tail_ends_when_its_output_is_closed_though_no_message_comes(ours: Server) -> None:
     with redis.Redis.from_url(ours.url) as client:
         client.execute_command("TWRITE", "quiet", "t", "only")
     with running("tail", "quiet", "--from", "first", "--url", ours.url) as process:
@@ -398,7 +398,7 @@ def test_tail_ends_when_nobody_reads_it_any_more_though_nothing_comes(ours: Serv
         assert process.stderr.read() == b""
 
 
-def test_an_address_that_is_none_is_told_without_its_password() -> None:
+def test_an_invalid_address_is_reported_without_its_password() -> None:
     for url in ("redis://ada:secret@host:port/0", "nonsense://ada:secret@host"):
         ran = run("streams", "--url", url)
         assert ran.returncode == 1 and b"host" in ran.stderr and b"is not the URL of a server" in ran.stderr

@@ -19,7 +19,7 @@ def test_help_lists_every_subcommand_and_each_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(("word", "meant"), [("tial", "tail"), ("server", "serve")])
-def test_a_subcommand_that_is_not_there_is_told_with_the_one_that_was_meant(word: str, meant: str) -> None:
+def test_an_unknown_subcommand_is_reported_with_the_nearest_one(word: str, meant: str) -> None:
     shown = CliRunner().invoke(app, [word])
     assert shown.exit_code == 2
     assert f"No such command '{word}'. Did you mean '{meant}'?" in shown.output

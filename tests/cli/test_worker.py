@@ -246,7 +246,7 @@ def test_options_that_cannot_work_are_refused(words: str, why: str) -> None:
     assert done.exit_code == 2 and why in done.stderr
 
 
-def test_a_url_that_is_none_ends_the_program(project: Path) -> None:
+def test_an_invalid_url_ends_the_program(project: Path) -> None:
     with worker(project, "gopher://nowhere", "handlers:record") as process:
         _, said = process.communicate(timeout=100)
         assert process.returncode == 2 and "cannot run handlers:record: Redis URL must" in said

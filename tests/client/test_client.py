@@ -148,7 +148,7 @@ def test_a_blocking_command_may_wait_for_ever(client: Any, peer: str) -> None:
     assert answers[0][1] == b"x"
 
 
-def test_a_client_that_nobody_refers_to_is_gone_at_once(peer: str) -> None:
+def test_an_unreferenced_client_is_freed_at_once(peer: str) -> None:
     client = Client.from_url(peer)
     client.blpop("nothing", 0.01)
     gone = weakref.ref(client)
@@ -301,14 +301,14 @@ def test_exactly_once_is_refused_by_a_server_without_it(connect: Connect, theirs
     assert client.delete("a") is not None
 
 
-def test_a_wrong_password_is_told_as_redis_py_tells_it(connect: Connect, peer: str) -> None:
+def test_a_wrong_password_raises_what_redis_py_raises(connect: Connect, peer: str) -> None:
     client = connect(peer.replace("redis://", "redis://nobody:wrong@"))
     for _ in range(2):
         with pytest.raises(redis.AuthenticationError):
             client.ping()
 
 
-def test_nothing_listening_is_told_at_once(connect: Connect) -> None:
+def test_a_port_without_a_listener_is_an_error_at_once(connect: Connect) -> None:
     client = connect("redis://127.0.0.1:1/0")
     for _ in range(2):
         with pytest.raises(NotSent, match="PING was not sent") as failure:

@@ -377,7 +377,7 @@ def test_bounds_count_commands_and_bytes() -> None:
     assert (world.core.counters.buffered_commands, world.core.counters.buffered_bytes) == (0, 0)
 
 
-def test_before_the_first_connection_a_failure_is_told_at_once() -> None:
+def test_before_the_first_connection_a_failure_is_an_error_at_once() -> None:
     world = World()
     batch = world.submit(single("INCR", "a"))
     world.core.connecting()

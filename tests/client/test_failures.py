@@ -259,7 +259,9 @@ def test_what_needs_a_connection_of_its_own_waits_for_the_server_like_all_others
         assert running.result() == expected
 
 
-def test_before_the_first_connection_of_a_client_failure_is_told_at_once(connect: Connect, proxy: FaultProxy) -> None:
+def test_before_the_first_connection_of_a_client_failure_is_an_error_at_once(
+    connect: Connect, proxy: FaultProxy
+) -> None:
     proxy.refuse_connections()
     proxy.cut_connections()
     for ask, _ in WITH_A_CONNECTION_OF_THEIR_OWN.values():
@@ -487,7 +489,7 @@ def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer_proxy: Faul
             signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(peer: str) -> None:
+def test_a_signal_handler_that_uses_the_shared_client_delays_no_thread(peer: str) -> None:
     """Wherever it comes in between: also while its thread is the one to wake the next, or to write for all."""
     answers: list[Any] = []
     with Client.from_url(peer) as client:

@@ -80,7 +80,7 @@ def test_commands_given_up_again_and_again_slow_nothing_down() -> None:
     assert world.server.runs[b"a"] == 5
 
 
-def test_a_shutdown_is_not_sent_to_whoever_comes_back() -> None:
+def test_a_shutdown_is_not_repeated_after_a_reconnect() -> None:
     world = up()
     batch = many(("INCR", "a"), ("SHUTDOWN",), ("INCR", "b"))
     batch.notable = {1: Kind.FINAL}
@@ -173,7 +173,7 @@ def test_commands_with_deadlines_one_after_the_other_do_not_undo_the_delays() ->
 
 
 @pytest.mark.parametrize("is_single", [False, True])
-def test_a_cancelled_blpop_takes_nothing_and_holds_nobody_up(peer: str, is_single: bool) -> None:
+def test_a_cancelled_blpop_takes_nothing_and_delays_no_call(peer: str, is_single: bool) -> None:
     async def main() -> None:
         async with (
             aio.Client.from_url(peer, single_connection_client=is_single) as client,
@@ -268,7 +268,7 @@ def test_a_client_of_a_loop_that_still_runs_says_so_in_another(ours: Server) -> 
     thread.join()
 
 
-def test_calls_left_in_a_loop_that_is_gone_harm_nobody_in_the_next(ours: Server) -> None:
+def test_calls_left_in_a_closed_loop_do_not_affect_the_next_loop(ours: Server) -> None:
     client = aio.Client.from_url(ours.url)
     old = asyncio.new_event_loop()
 
@@ -289,7 +289,7 @@ def test_calls_left_in_a_loop_that_is_gone_harm_nobody_in_the_next(ours: Server)
     old.close()
 
 
-def test_an_asyncio_client_that_was_not_closed_is_told_of_and_leaves_nothing_open(theirs: RedisServer) -> None:
+def test_an_asyncio_client_that_was_not_closed_warns_and_leaves_nothing_open(theirs: RedisServer) -> None:
     async def use() -> None:
         client = aio.Client.from_url(theirs.url)
         await client.ping()
@@ -312,7 +312,7 @@ def test_an_asyncio_client_that_was_not_closed_is_told_of_and_leaves_nothing_ope
     ("bad", "word"),
     [((), "no command"), ("GET a", "no command"), ((None,), "no name"), ((5,), "no name"), (("  ",), "no name")],
 )
-def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any, word: str) -> None:
+def test_an_unknown_command_is_refused_by_name(client: Any, bad: Any, word: str) -> None:
     with pytest.raises(redis.DataError, match=word):
         client.execute_many([("GET", "a"), bad])
     if isinstance(bad, tuple) and bad:
@@ -381,7 +381,7 @@ def test_options_in_the_url_of_a_pool_hold_for_all_its_clients(ours: Server) -> 
     assert levels == [Delivery.AT_MOST_ONCE] * 2
 
 
-def test_one_who_takes_bytes_is_not_silent() -> None:
+def test_a_server_that_takes_bytes_does_not_count_as_silent() -> None:
     """A value that takes longer to send than the server may be silent."""
     world = up(silence_timeout=5)
     batch = world.submit(single("SET", "a", "x" * 100))
@@ -405,7 +405,7 @@ def test_a_large_value_may_take_longer_than_the_server_may_be_silent(connect: Co
         client.close()
 
 
-def test_who_waits_for_room_is_served_in_the_order_of_calls(peer: str) -> None:
+def test_calls_that_wait_for_room_are_served_in_order(peer: str) -> None:
     async def main() -> None:
         async with aio.Client.from_url(peer, max_buffered_bytes=100_000) as client:
             await client.flushall()
@@ -416,7 +416,7 @@ def test_who_waits_for_room_is_served_in_the_order_of_calls(peer: str) -> None:
     asyncio.run(main())
 
 
-def test_who_waits_for_room_is_not_overtaken_for_ever(ours: Server) -> None:
+def test_a_call_that_waits_for_room_is_not_overtaken_for_ever(ours: Server) -> None:
     async def main() -> None:
         async with aio.Client.from_url(ours.url, max_buffered_commands=2) as client:
             turns = [0] * 6
@@ -465,9 +465,7 @@ def test_exactly_once_says_which_permission_it_needs(ours: Server) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
 @pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
 @pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
-def test_interrupts_between_any_two_steps_give_nobody_the_reply_of_another(
-    theirs: RedisServer, level: str, bound: int
-) -> None:
+def test_interrupts_between_any_two_steps_mix_up_no_replies(theirs: RedisServer, level: str, bound: int) -> None:
     client = Client.from_url(theirs.url, delivery=level, max_buffered_commands=bound)
     wrong: list[Any] = []
 
@@ -487,7 +485,7 @@ def test_interrupts_between_any_two_steps_give_nobody_the_reply_of_another(
     client.close()
 
 
-def test_a_server_that_is_silent_while_a_connection_opens_keeps_nobody_from_the_next(
+def test_a_server_that_is_silent_during_a_handshake_does_not_block_the_next_connection(
     connect: Connect, proxy: FaultProxy
 ) -> None:
     client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=None)

@@ -66,7 +66,7 @@ def first_and_second(client: Client, server: Echo, step: int) -> tuple[str, Any]
 
 
 @pytest.mark.parametrize(("is_connected", "cuts"), [(False, False), (True, False), (True, True)])
-def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_connected: bool, cuts: bool) -> None:
+def test_an_interrupt_at_any_line_leaves_no_call_waiting(no_patrol: None, is_connected: bool, cuts: bool) -> None:
     step, where = 0, "begin"
     while where:
         server = Echo(cuts)
@@ -89,7 +89,7 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
 
 
 @pytest.mark.parametrize(("level", "method"), [(Delivery.AT_MOST_ONCE, "send"), (Delivery.AT_LEAST_ONCE, "receive")])
-def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nobody_waiting(
+def test_a_second_interrupt_during_the_first_leaves_no_call_waiting(
     level: Delivery, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when Ctrl-C is pressed twice. The state of the connection is unknown then, so another thread closes it."""

@@ -145,7 +145,7 @@ def test_a_client_leaves_its_connection_to_the_next_of_its_pool(peer: str) -> No
     assert connections(peer) == before + 3  # two of theirs, and the one that counts
 
 
-def test_the_end_of_a_pool_is_that_of_what_was_left_with_it(peer: str) -> None:
+def test_a_pool_that_ends_closes_its_connections(peer: str) -> None:
     pool = redis.ConnectionPool.from_url(peer)
     number = Client(connection_pool=pool).client_id()
     pool.disconnect()

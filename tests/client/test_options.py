@@ -69,9 +69,7 @@ def test_a_filter_that_is_set_later_is_looked_at_too(connect: Connect, ours: Ser
         cluster.replay_filter = "DECR"  # type: ignore[assignment]
 
 
-def test_an_option_that_nobody_knows_is_told_to_the_first_caller_and_to_the_next(
-    connect: Connect, ours: Server
-) -> None:
+def test_an_unknown_option_is_an_error_for_every_caller(connect: Connect, ours: Server) -> None:
     client = connect(f"{ours.url}?nonsense=1")
     for _ in range(2):
         with pytest.raises(TypeError, match="nonsense") as unknown:

@@ -92,7 +92,7 @@ def test_a_large_batch_is_not_overtaken_by_small_ones(calls: Calls, paused: redi
     assert not queue_of(calls.client) and calls.client.counters.buffered_commands == 0
 
 
-def test_one_that_never_fits_is_let_in_when_nothing_else_is_held(calls: Calls, paused: redis.Redis) -> None:
+def test_a_batch_that_never_fits_is_admitted_when_nothing_else_is_held(calls: Calls, paused: redis.Redis) -> None:
     calls.push(0)
     calls.push(1, count=9)
     calls.push(2)
@@ -114,7 +114,7 @@ def test_when_the_first_gives_up_the_next_is_looked_at(calls: Calls, paused: red
     assert paused.lrange("list", 0, -1) == [b"0", b"2", b"3"]
 
 
-def test_the_end_of_the_client_is_the_end_of_all_who_wait(calls: Calls, paused: redis.Redis) -> None:
+def test_closing_the_client_ends_all_waiting_calls(calls: Calls, paused: redis.Redis) -> None:
     calls.push(0)
     for number in (1, 2, 3):
         calls.push(number, count=4)
@@ -157,7 +157,7 @@ def three_in_a_row(client: Client, server: Echo, interrupted: bytes, step: int) 
 
 
 @pytest.mark.parametrize("interrupted", [b"first", b"second"])
-def test_an_interrupt_at_any_line_leaves_nobody_waiting_for_room(no_patrol: None, interrupted: bytes) -> None:
+def test_an_interrupt_at_any_line_leaves_no_call_waiting_for_room(no_patrol: None, interrupted: bytes) -> None:
     step, where, queued = 0, "begin", 0
     while where:
         server = Echo(cuts=False)
@@ -179,7 +179,7 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting_for_room(no_patrol: None
     assert step > 60 and queued > 3
 
 
-def test_a_place_in_the_queue_that_nobody_gave_up_is_taken_away(calls: Calls, paused: redis.Redis) -> None:
+def test_an_abandoned_place_in_the_queue_is_removed(calls: Calls, paused: redis.Redis) -> None:
     """Its thread was interrupted a second time, in the middle of leaving."""
     calls.push(0)
     calls.push(1, count=4)

@@ -48,7 +48,7 @@ def streams(connect: Connect, ours: Server) -> Any:
     return client
 
 
-def test_schemas_are_set_and_told(streams: Any) -> None:
+def test_schemas_are_set_and_read_back(streams: Any) -> None:
     assert streams.tschema_get("s") is None
     assert streams.tschema_set("s", "user string NOT NULL", check="refuse") == 1
     assert streams.tschema_set("s", "user string, n long", check="deadletter", dead_letter="bad") == 2

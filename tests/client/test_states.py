@@ -53,7 +53,7 @@ def test_a_reply_that_redis_py_cannot_read_was_replied_and_is_the_loss_of_its_co
     assert state_of(pipe.execute) is State.REPLIED and client.get("a") == b"2"
 
 
-def test_a_password_that_was_changed_is_told_at_once_and_nothing_was_sent(connect: Connect) -> None:
+def test_a_changed_password_is_an_error_at_once_and_nothing_is_sent(connect: Connect) -> None:
     with RedisServer(requirepass="one") as server, redis.Redis(port=server.port, password="one") as admin:
         client = connect(f"redis://:one@127.0.0.1:{server.port}")
         client.set("a", 1)

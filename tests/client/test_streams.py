@@ -50,7 +50,7 @@ def test_execute_command_gives_stream_replies_as_they_are(streams: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_what_is_told_of_a_stream_has_names(connect: Connect, ours: Server, protocol: int) -> None:
+def test_the_description_of_a_stream_has_named_fields(connect: Connect, ours: Server, protocol: int) -> None:
     client = connect(ours.url, protocol=protocol, decode_responses=True)
     client.flushall()
     client.twrite_many("s", [("t", "1"), ("t", "2"), ("t", "3")])
@@ -310,7 +310,7 @@ def test_a_worker_that_cannot_go_on_ends_them_all_and_says_why(ours: Server) -> 
             client.consumer("text", "g").run(print, workers=2)
 
 
-def test_a_body_that_fails_is_logged_if_nobody_is_told(ours: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_body_is_logged_if_there_is_no_on_error(ours: Server, caplog: pytest.LogCaptureFixture) -> None:
     fill(ours.url, 2)
 
     def fail_once(message: Message) -> None:

@@ -120,7 +120,7 @@ def test_all_of_a_stream_comes_in_portions(writer: Client, ours: Server, read: R
     assert read(ours.url, "s", 5001) == read(ours.url, "nothing") == read(ours.url, "s", 10, 9) == []
 
 
-def test_what_is_gone_is_passed_over(writer: Client, ours: Server, read: Read) -> None:
+def test_evicted_and_compacted_messages_are_skipped(writer: Client, ours: Server, read: Read) -> None:
     fill(writer, 9000, tags=2500)
     writer.tretain("s", compact=True)
     writer.tevict("s", 1500)
@@ -207,7 +207,7 @@ def test_the_loop_may_be_left_at_any_table(writer: Client, ours: Server) -> None
     asyncio.run(work())
 
 
-def test_a_read_that_fails_is_told_when_its_table_is_wanted(writer: Client, ours: Server) -> None:
+def test_the_error_of_a_read_is_raised_when_its_table_is_needed(writer: Client, ours: Server) -> None:
     fill(writer, 500)
     client = Client.from_url(ours.url)
     tables = client.read_tables("s", count=100)

@@ -26,7 +26,7 @@ class OwnCluster(penstock.Cluster):
     """A user's own class."""
 
 
-def test_a_class_of_ones_own_stays_what_it_is(ours: Server, cluster: RedisCluster) -> None:
+def test_a_subclass_keeps_its_type(ours: Server, cluster: RedisCluster) -> None:
     with Own.from_url(ours.url) as client, client.client() as twin:
         assert type(client) is type(twin) is Own
     with OwnCluster.from_url(f"redis://127.0.0.1:{cluster.nodes[0].port}") as nodes:

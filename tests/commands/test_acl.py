@@ -292,7 +292,9 @@ def refusal_of(client: redis.Redis, line: str) -> str:
         ("~mine:* ~**", False), ("(~mine:* +@all) (%R~* -@all +get)", False), ("(~mine:* +@all) (~* +@all)", True),
     ],
 )  # fmt: skip
-def test_sort_follows_patterns_only_for_who_may_read_every_key(admin: redis.Redis, rules: str, allowed: bool) -> None:
+def test_sort_follows_patterns_only_for_users_who_may_read_every_key(
+    admin: redis.Redis, rules: str, allowed: bool
+) -> None:
     admin.mset({"secret:1": "x", "secret:2": "y"})
     admin.rpush("mine:l", 1, 2)
     setuser(admin, f"on >pw +@all {rules}")

@@ -39,7 +39,7 @@ def test_clients_are_served_in_the_order_they_came(r: redis.Redis) -> None:
     assert r.exists("z") == 0
 
 
-def test_another_type_wakes_nobody(r: redis.Redis) -> None:
+def test_another_type_wakes_no_client(r: redis.Redis) -> None:
     with waiting(r, "BZPOPMIN z 0") as [connection]:
         r.lpush("z", "element")
         r.delete("z")
@@ -48,7 +48,7 @@ def test_another_type_wakes_nobody(r: redis.Redis) -> None:
         assert answer(connection) == [b"z", b"a", b"1"]
 
 
-def test_a_stored_union_wakes_who_waits_for_it(r: redis.Redis) -> None:
+def test_a_stored_union_wakes_waiting_clients(r: redis.Redis) -> None:
     r.zadd("x", {"a": 1})
     r.zadd("y", {"a": 2})
     with waiting(r, "BZPOPMIN z 0") as [connection]:
@@ -56,7 +56,7 @@ def test_a_stored_union_wakes_who_waits_for_it(r: redis.Redis) -> None:
         assert answer(connection) == [b"z", b"a", b"3"]
 
 
-def test_inside_a_transaction_nobody_waits(r: redis.Redis) -> None:
+def test_commands_do_not_block_inside_a_transaction(r: redis.Redis) -> None:
     with r.pipeline() as pipe:
         pipe.bzpopmin("none", 0)
         pipe.zadd("z", {"a": 1})

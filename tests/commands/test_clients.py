@@ -146,7 +146,7 @@ def test_kill_takes_filters(client: RawClient, other: RawClient, form: str) -> N
     assert client.ask("PING") == b"PONG"
 
 
-def test_one_who_kills_itself_gets_its_reply_first(client: RawClient) -> None:
+def test_a_client_that_kills_itself_gets_its_reply_first(client: RawClient) -> None:
     number = client.ask("CLIENT ID")
     assert client.ask(f"CLIENT KILL ID {number}") == 0  # SKIPME is the default
     assert client.ask(f"CLIENT KILL ID {number} SKIPME no") == 1
@@ -273,7 +273,7 @@ def test_a_transaction_that_writes_is_held_whole(client: RawClient, other: RawCl
     client.ask("DEL held")
 
 
-def test_one_who_goes_away_during_a_pause_leaves_nothing_behind(r: redis.Redis, peer: str) -> None:
+def test_a_client_that_disconnects_during_a_pause_leaves_nothing_behind(r: redis.Redis, peer: str) -> None:
     with RawClient(port_of(peer)) as admin, RawClient(port_of(peer)) as gone, RawClient(port_of(peer)) as stays:
         assert admin.ask("CLIENT PAUSE 60000 WRITE") == b"OK"
         gone.command("SET", "gone", "1")
@@ -335,7 +335,7 @@ def test_others_are_served_while_many_are_held(peer: str) -> None:
             client.close()
 
 
-def test_no_key_is_deleted_during_a_pause_though_nobody_finds_it(r: redis.Redis) -> None:
+def test_an_expired_key_is_hidden_and_not_deleted_during_a_pause(r: redis.Redis) -> None:
     r.mset({"k": "v", "other": "v"})
     r.config_resetstat()
     with r.pipeline() as pipe:

@@ -72,7 +72,7 @@ def test_a_refused_greeting_changes_nothing(client: RawClient, words: str, error
     assert client.ask("CLIENT GETNAME") is None
 
 
-def test_a_password_nobody_asked_for_is_refused(client: RawClient) -> None:
+def test_a_password_is_refused_if_none_is_set(client: RawClient) -> None:
     assert client.ask("AUTH x").startswith("ERR AUTH <password> called without any password configured")
     assert client.ask("AUTH default x") == b"OK"  # a user without a password takes any
 

@@ -33,7 +33,7 @@ def d(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_sleep_stops_everybody(d: redis.Redis) -> None:
+def test_sleep_stops_all_clients(d: redis.Redis) -> None:
     """Others see a hole in the server's time, as long as the sleep."""
     times: list[float] = []
 

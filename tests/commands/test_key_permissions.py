@@ -235,7 +235,7 @@ BEYOND = {
     "KEYS": "tells names, as in Redis; not what is in them",
     "RANDOMKEY": "tells a name, as in Redis",
     "SCAN": "tells names, as in Redis",
-    "SORT": "needs the permission to read every key: test_sort_follows_patterns_only_for_who_may_read_every_key",
+    "SORT": "needs the permission to read every key: test_sort_follows_patterns_only_for_users_who_may_read_every_key",
     "SORT_RO": "like SORT",
 }
 """Commands that reach beyond the keys of their arguments, and why that does not bypass permissions."""

@@ -127,7 +127,7 @@ def test_move_leaves_both_keys_alone_when_the_name_is_taken(r: redis.Redis) -> N
             r.execute_command("MOVE", "a", index)
 
 
-def test_a_list_that_gets_the_name_somebody_waits_for_is_served(r: redis.Redis) -> None:
+def test_a_list_renamed_to_an_awaited_key_wakes_its_client(r: redis.Redis) -> None:
     waiting = r.connection_pool.get_connection()
     try:
         waiting.send_command("BLPOP", "wanted", 20)

@@ -52,7 +52,7 @@ def test_a_slow_command_is_noted_with_its_time_and_the_worst_ever(watched: redis
 
 
 @pytest.mark.since("7.0")
-def test_what_is_not_there_is_nothing_and_what_is_wrong_is_said(watched: redis.Redis) -> None:
+def test_an_unknown_event_has_no_history_and_a_bad_argument_is_an_error(watched: redis.Redis) -> None:
     assert watched.execute_command("LATENCY HISTORY", "nothing") == []
     assert "unknown subcommand 'FOO'" in error_of(watched, "LATENCY", "FOO")
     assert "wrong number of arguments" in error_of(watched, "LATENCY", "HISTORY")

@@ -119,7 +119,7 @@ def test_permission_is_asked_for_the_command_and_its_keys_when_it_is_enqueued(cl
     assert client.scard("mine:a") == 1, "whoever was allowed then is not asked again"
 
 
-def test_who_may_not_use_lazy_is_told_so(client: redis.Redis) -> None:
+def test_a_user_without_the_permission_for_lazy_gets_an_error(client: redis.Redis) -> None:
     client.acl_setuser("bob", enabled=True, nopass=True, commands=["+sadd"], keys=["*"])
     client.execute_command("AUTH", "bob", "")
     with pytest.raises(redis.exceptions.NoPermissionError, match="'lazy' command"):

@@ -52,7 +52,7 @@ def test_readers_in_two_protocols_get_each_their_own(world: World) -> None:
     assert decoded(sent[2][0]) == [None, [2, b"b", b"b"]]
 
 
-def test_a_change_that_gives_nobody_anything_runs_nothing(world: World, runs: Runs) -> None:
+def test_a_change_without_messages_for_readers_runs_nothing(world: World, runs: Runs) -> None:
     world.write("k", "a", "b")
     world.run("TREAD k 0 1 GROUP g RETRY 1000 0")
     world.run("TREAD k 0 5 GROUP h")
@@ -104,14 +104,14 @@ def test_a_delayed_retry_is_not_waited_for_longer_than_it_was_delayed(world: Wor
     assert member.replies == [[[1, b"", b"a"]]]
 
 
-def test_a_group_that_was_deleted_is_made_again_by_who_waits_in_it(world: World) -> None:
+def test_a_deleted_group_is_made_again_by_its_waiting_member(world: World) -> None:
     member = world.client("TREAD k 0 1 BLOCK 0 GROUP g")
     world.run("DEL k")
     world.write("k", "a")
     assert member.replies == [[[1, b"", b"a"]]]
 
 
-def test_a_key_that_comes_back_as_another_type_wakes_nobody(world: World, runs: Runs) -> None:
+def test_a_key_that_comes_back_as_another_type_wakes_no_reader(world: World, runs: Runs) -> None:
     readers = [world.client("TREAD k 1 1 BLOCK 0"), world.client("TREAD k 0 1 BLOCK 0 GROUP g")]
     runs.count = 0
     world.run("SET k string")
@@ -122,7 +122,7 @@ def test_a_key_that_comes_back_as_another_type_wakes_nobody(world: World, runs: 
     assert [reader.replies for reader in readers] == [[[[1, b"", b"a"]]]] * 2
 
 
-def test_a_raised_cap_wakes_those_who_wait_for_room(world: World, runs: Runs) -> None:
+def test_a_raised_cap_wakes_members_that_wait_for_room(world: World, runs: Runs) -> None:
     world.run("CONFIG SET stream-max-pending 2")
     world.write("k", *"abcde")
     assert world.offsets("TREAD k 0 9 GROUP g RETRY 1000000 0") == [1, 2]

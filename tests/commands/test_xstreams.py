@@ -283,7 +283,7 @@ def test_a_reader_waits_on_when_its_key_is_deleted_or_becomes_something_else(r: 
         assert answer(connection) == [[b"s", [[b"1-2", [b"f", b"v"]]]]]
 
 
-def test_inside_a_transaction_nobody_waits(r: redis.Redis) -> None:
+def test_commands_do_not_block_inside_a_transaction(r: redis.Redis) -> None:
     with r.pipeline() as pipe:
         pipe.execute_command("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
         pipe.xadd("s", {"f": "v"}, id="1-1")

@@ -112,7 +112,7 @@ def test_a_push_of_k_elements_serves_k_in_the_order_they_came(world: World, monk
     assert all(client.blocked for client in waiting[100:])
 
 
-def test_what_nobody_takes_stays(world: World) -> None:
+def test_elements_that_no_client_takes_stay(world: World) -> None:
     first, second = world.client("BLPOP k 0"), world.client("BRPOP k 0")
     assert world.pusher.run("RPUSH k a b c") == 3
     assert (first.sent, second.sent) == ([popped("k", "a")], [popped("k", "c")])
@@ -128,7 +128,7 @@ def test_a_client_that_waits_for_several_keys_gets_one_reply(world: World) -> No
     assert world.pusher.run("LLEN a") == 1
 
 
-def test_whoever_came_first_is_served_first_over_all_keys(world: World) -> None:
+def test_the_first_client_is_served_first_over_all_keys(world: World) -> None:
     first, second, third = world.client("BLPOP a b 0"), world.client("BLPOP b 0"), world.client("BLPOP a 0")
     world.pusher.run("RPUSH a 1")
     world.pusher.run("RPUSH b 2")
@@ -144,7 +144,7 @@ def test_a_client_that_found_nothing_keeps_its_place(world: World) -> None:
     assert (first.sent, second.sent) == ([popped("k", "a")], [popped("k", "b")])
 
 
-def test_queues_are_forgotten_when_nobody_waits(world: World) -> None:
+def test_empty_queues_are_forgotten(world: World) -> None:
     world.client("BLPOP a b c 0")
     world.pusher.run("RPUSH c 1")
     assert world.engine.keyspace[0].observed == {}
@@ -188,7 +188,7 @@ def test_a_transaction_is_over_before_anybody_is_served(world: World) -> None:
     assert client.sent == [popped("b", "1")], "the key that was pushed to first"
 
 
-def test_a_list_pushed_and_deleted_in_one_transaction_wakes_nobody(world: World) -> None:
+def test_a_list_pushed_and_deleted_in_one_transaction_wakes_no_client(world: World) -> None:
     client = world.client("BLPOP k 0")
     for line in ("MULTI", "RPUSH k 1", "DEL k", "EXEC"):
         world.pusher.run(line)
@@ -280,7 +280,7 @@ def test_zero_waits_for_ever(world: World) -> None:
     assert client.blocked
 
 
-def test_timers_go_with_those_who_were_served(world: World) -> None:
+def test_the_timer_of_a_served_client_is_cancelled(world: World) -> None:
     world.client("BLPOP k 10")
     assert world.timers.pending == 1
     world.pusher.run("RPUSH k a")

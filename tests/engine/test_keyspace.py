@@ -52,7 +52,7 @@ def test_a_key_is_there_until_its_millisecond_and_gone_in_it(bench: Bench) -> No
 @pytest.mark.parametrize(
     "line", ["GET k", "DEL k", "EXISTS k", "TYPE k", "TTL k", "PERSIST k", "EXPIRE k 10", "UNLINK k k", "COPY k j"]
 )
-def test_an_expired_key_is_logged_as_deleted_once_whoever_finds_it(bench: Bench, line: str) -> None:
+def test_an_expired_key_is_logged_as_deleted_once(bench: Bench, line: str) -> None:
     bench.volatile(b"k", 100)
     bench.clock.advance(100)
     bench.run(line)
@@ -77,7 +77,7 @@ def test_the_deletion_is_logged_before_the_command_that_found_it(bench: Bench) -
     assert bench.logged == [[b"DEL", b"k"], [b"INCR", b"k"]]
 
 
-def test_active_expiry_deletes_and_logs_what_nobody_asks_for(bench: Bench) -> None:
+def test_active_expiry_deletes_and_logs_keys_that_no_client_reads(bench: Bench) -> None:
     for number in range(5):
         bench.volatile(b"%d" % number, 100)
     bench.volatile(b"later", 60_000)

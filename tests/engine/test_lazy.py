@@ -132,7 +132,7 @@ def test_databases_are_apart(world: World) -> None:
         "DEBUG OBJECT a",
              "SORT other BY w_* GET a", "SORT_RO other BY w_*"],
 )  # fmt: skip
-def test_whoever_may_see_any_key_sees_all_of_them(world: World, line: str) -> None:
+def test_a_command_that_sees_all_keys_runs_the_whole_queue_first(world: World, line: str) -> None:
     world.run("RPUSH other 1")
     lazily(world, "SADD a x")
     world.run(line)
@@ -210,7 +210,7 @@ def test_a_command_that_fails_is_counted_and_a_replay_fails_with_it(world: World
     assert status(world, "queued") == 0
 
 
-def test_a_bug_in_a_queued_command_harms_nobody_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_queued_command_affects_no_other_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lazily(world, "SADD a x")
 
     def broken(session: Session, argv: Argv) -> Reply:
@@ -531,7 +531,7 @@ def test_no_command_may_be_lazy_that_has_a_wrong_number_of_arguments_when_it_run
     assert refused >= 10
 
 
-def test_nobody_pays_while_nothing_is_queued(world: World) -> None:
+def test_an_empty_queue_costs_nothing(world: World) -> None:
     engine = world.engine
     engine.log_to(None)
     lazily(world, "SADD a x")

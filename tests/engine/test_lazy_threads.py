@@ -60,7 +60,7 @@ def test_it_counts_and_fails_like_any_other(world: World, slow: Slow) -> None:
     assert world.client("SADD r more").sent == [ONE], "the keys are free"
 
 
-def test_who_needs_the_outcome_of_one_behind_it_waits_too(world: World, slow: Slow) -> None:
+def test_a_command_that_needs_a_later_queued_one_waits_too(world: World, slow: Slow) -> None:
     world.client("SADD a x")
     begin(world, "SLOW.STORE r a", "SUNIONSTORE s r", "SADD t x")
     reader, everything = world.client("SCARD s"), world.client("KEYS *")
@@ -256,7 +256,7 @@ def test_a_script_that_cannot_wait_has_it_finished(world: World, slow: Slow) -> 
     assert not world.engine.busy_names.table
 
 
-def test_who_cannot_wait_does_not_wait_for_a_thread_to_be_free(slow: Slow) -> None:
+def test_a_command_that_cannot_wait_does_not_wait_for_a_free_thread(slow: Slow) -> None:
     world = World(threads=1)
     busy = world.client("SADD b x", "SLOW.READ b")
     assert slow.begun.get(timeout=60) == "read"
@@ -292,7 +292,7 @@ def test_a_source_that_expires_during_the_work_is_seen_and_gone_afterwards(world
     assert world.logged[-2:] == [[b"SLOW.STORE", b"r", b"a"], [b"DEL", b"a"]]
 
 
-def test_what_is_out_of_date_is_begun_anew(world: World, slow: Slow) -> None:
+def test_an_outdated_computation_starts_again(world: World, slow: Slow) -> None:
     """No case is known in which a value is removed without running the queue first; this checks the fallback."""
     world.client("SADD a x")
     begin(world, "SLOW.STORE r a")

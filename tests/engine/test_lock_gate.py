@@ -33,7 +33,7 @@ def test_reads_pass_a_read_lock_and_writes_wait(world: World) -> None:
     assert not other.waits and not world.engine.busy_names.table
 
 
-def test_everybody_waits_for_a_write_lock(world: World) -> None:
+def test_reads_and_writes_wait_for_a_write_lock(world: World) -> None:
     holder = world.client("DEBUG LOCK 100 WRITE k")
     reader, writer = world.client("GET k"), world.client("SET k 1")
     assert holder.waits and reader.waits and writer.waits
@@ -41,7 +41,7 @@ def test_everybody_waits_for_a_write_lock(world: World) -> None:
     assert (holder.sent, reader.sent, writer.sent) == ([OK], [b"$-1\r\n"], [OK])
 
 
-def test_those_who_wait_go_on_in_the_order_in_which_they_came(world: World) -> None:
+def test_waiting_commands_go_on_in_the_order_in_which_they_came(world: World) -> None:
     world.client("DEBUG LOCK 100 WRITE k")
     clients = [world.client(f"RPUSH k {number}") for number in range(10)]
     world.pass_time(100)
@@ -113,7 +113,7 @@ def test_a_lock_outlives_the_client_that_has_it(world: World) -> None:
     assert other.sent == [b"$-1\r\n"]
 
 
-def test_client_unblock_frees_neither_who_waits_for_a_lock_nor_who_has_one(world: World) -> None:
+def test_client_unblock_frees_no_client_that_waits_for_a_lock_or_has_one(world: World) -> None:
     holder = world.client("DEBUG LOCK 100 WRITE k")
     waiter = world.client("GET k")
     admin = world.client()
@@ -306,7 +306,7 @@ def test_a_blocked_client_that_comes_while_its_key_is_locked_waits_for_the_lock_
 # -- the fork gate ----------------------------------------------------------------------------------------------
 
 
-def test_a_fork_waits_for_write_locks_and_lets_nobody_new_have_one(world: World) -> None:
+def test_a_fork_waits_for_write_locks_and_no_new_one_is_taken(world: World) -> None:
     gate = world.engine.lock_gate
     quiet: list[bool] = []
     gate.on_quiet = lambda: quiet.append(gate.may_fork())
@@ -362,7 +362,7 @@ def test_read_locks_do_not_hinder_a_fork(world: World) -> None:
 # -- what the server does by itself -----------------------------------------------------------------------------
 
 
-def test_the_upkeep_of_a_stream_waits_for_whoever_reads_it(world: World) -> None:
+def test_the_upkeep_of_a_stream_waits_for_threads_that_read_it(world: World) -> None:
     world.client("TWRITE t ENTRIES" + " tag entry" * 1500, "TRETAIN t AGE 1000")
     world.client("DEBUG LOCK 5000 READ t")
     world.pass_time(2000)

@@ -67,7 +67,7 @@ def test_all_locks_are_taken_or_none(world: World) -> None:
     world.check()
 
 
-def test_nothing_is_left_when_everybody_is_done(world: World) -> None:
+def test_no_lock_is_left_when_all_commands_are_done(world: World) -> None:
     world.take("holder", "aB")
     wait = world.wait("waiter", "Ab")
     assert world.release("holder") == ["waiter"]
@@ -96,7 +96,7 @@ def test_waiters_are_called_in_the_order_in_which_they_came(world: World) -> Non
     assert called == [name for number in range(5) for name in (str(number), f"writes {number}")]
 
 
-def test_who_waits_for_several_keys_is_called_when_the_last_of_them_is_free(world: World) -> None:
+def test_a_command_that_waits_for_several_keys_is_called_when_all_are_free(world: World) -> None:
     for key in "ABC":
         world.take(key, key)
     world.wait("waiter", "ABC")
@@ -129,7 +129,7 @@ def test_a_reader_behind_a_writer_that_goes_away_is_called(world: World) -> None
     world.check()
 
 
-def test_who_has_to_wait_again_keeps_his_place(world: World) -> None:
+def test_a_command_that_has_to_wait_again_keeps_its_place(world: World) -> None:
     world.take("holder", "A")
     first = world.wait("first", "A")
     world.wait("second", "A")

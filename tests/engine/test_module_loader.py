@@ -84,7 +84,7 @@ def test_a_module_that_fails_leaves_nothing_behind(tmp_path: Path, text: str, re
     assert load(path).commands, "once it is corrected it loads"
 
 
-def test_what_is_not_there_is_said_with_its_remedy(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_module_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ModuleError, match=r"there is no file .*nothing\.py"):
         load(str(tmp_path / "nothing.py"))
     with pytest.raises(ModuleError, match=r"finds no such module; give the path of a \.py file, or set PYTHONPATH"):
@@ -138,7 +138,7 @@ def test_an_empty_collection_that_a_module_leaves_is_removed(tmp_path: Path, nam
         assert client.keys() == []
 
 
-def test_what_is_no_value_is_removed_and_an_error(tmp_path: Path) -> None:
+def test_an_invalid_value_is_removed_and_an_error(tmp_path: Path) -> None:
     with (
         Server(module=write(tmp_path, CARELESS, "careless.py")) as server,
         redis.Redis.from_url(server.url) as client,

@@ -371,7 +371,7 @@ def test_there_are_no_chores_without_threads_or_a_second_processor(
     assert not world.engine.workers.in_background(int, list)
 
 
-def test_nothing_is_locked_for_who_needs_no_lock(world: World, slow: Slow) -> None:
+def test_a_command_that_needs_no_lock_locks_nothing(world: World, slow: Slow) -> None:
     client = world.client("SADD s a", "SLOW.COPY s")
     assert slow.begun.get(timeout=60) == "copy"
     assert world.client().run("SADD s b") == [b":1\r\n"]

@@ -383,13 +383,13 @@ def _run(seed: int, steps: int, threads: bool) -> int:
 
 @_SETTINGS
 @given(seed=_SEEDS, steps=_STEPS)
-def test_nobody_can_tell_lazy_from_immediate_execution(seed: int, steps: int) -> None:
+def test_clients_cannot_tell_lazy_from_immediate_execution(seed: int, steps: int) -> None:
     _run(seed, steps, threads=False)
 
 
 @_SETTINGS
 @given(seed=_SEEDS, steps=_STEPS)
-def test_nobody_can_tell_whether_a_thread_worked_on_it(seed: int, steps: int) -> None:
+def test_clients_cannot_tell_whether_a_thread_ran_the_command(seed: int, steps: int) -> None:
     with everything_long():
         _run(seed, steps, threads=True)
 

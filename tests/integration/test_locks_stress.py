@@ -236,7 +236,7 @@ def game(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Game]:
 
 
 @pytest.mark.parametrize("game", [1, 2], indirect=True)
-def test_some_order_explains_what_everybody_saw(game: Game) -> None:
+def test_some_order_of_commands_explains_all_replies(game: Game) -> None:
     for _ in range(4):
         game.play()
     for _ in range(4):

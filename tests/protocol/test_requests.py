@@ -190,7 +190,7 @@ def test_empty_commands_are_passed_over(kind: type[Reader]) -> None:
 
 
 @both
-def test_somebody_at_a_terminal_is_understood(kind: type[Reader]) -> None:
+def test_commands_typed_in_a_terminal_are_understood(kind: type[Reader]) -> None:
     assert read([b"PI", b"NG\r\nSET k 'a b'\nGET k\r\n"], kind()) == [[b"PING"], [b"SET", b"k", b"a b"], [b"GET", b"k"]]
     assert read([b"PING\r\n" + pack(b"GET", b"k") + b"PING\r\n"], kind()) == [[b"PING"], [b"GET", b"k"], [b"PING"]]
 

@@ -113,12 +113,12 @@ def test_more_commands_than_are_packed_at_once_are_all_there(twin: ModuleType) -
 
 @both
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__}")
-def test_what_is_odd_is_left_to_a_closer_look(twin: ModuleType, odd: Any) -> None:
+def test_unusual_arguments_are_left_to_the_slow_path(twin: ModuleType, odd: Any) -> None:
     assert twin.pack_tuple(("SET", "é", odd)) is None
     assert twin.pack_tuples([("GET", "a"), ("SET", "é", odd)]) is None
 
 
 @both
 @pytest.mark.parametrize("odd", [(), ["GET", "a"], "GET", None, (5,), (None, "a")], ids=repr)
-def test_what_is_no_command_is_left_to_a_closer_look(twin: ModuleType, odd: Any) -> None:
+def test_invalid_commands_are_left_to_the_slow_path(twin: ModuleType, odd: Any) -> None:
     assert twin.pack_tuples([("GET", "a"), odd]) is None

@@ -174,7 +174,7 @@ def test_names_of_spark_and_of_arrow_are_read(text: str, kept: str) -> None:
         (", ".join(f"f{n} int" for n in range(MAX_FIELDS + 1)), f"at most {MAX_FIELDS} fields"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_the_place(text: str, why: str) -> None:
+def test_an_invalid_schema_is_refused_with_the_place(text: str, why: str) -> None:
     with pytest.raises(InvalidSchema) as caught:
         parse(text)
     assert why in str(caught.value)

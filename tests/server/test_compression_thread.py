@@ -28,7 +28,7 @@ def entries(r: redis.Redis, key: str, first: int, count: int) -> list[bytes]:
     return column
 
 
-def test_nobody_can_tell_that_a_thread_is_compressing(tmp_path: Path) -> None:
+def test_clients_cannot_tell_that_a_thread_is_compressing(tmp_path: Path) -> None:
     uploads = 30
     expected = [b"upload %d, entry %d" % (number, row) for number in range(uploads) for row in range(ROWS)]
     directives = {"dir": str(tmp_path), "stream_compression_backlog": "1mb", "stream_hot_nodes": 1}

@@ -172,7 +172,7 @@ def test_half_commands_stay_half(hostile: RawClient, server: Server) -> None:
     assert hostile.ask("EXISTS half") == 0
 
 
-def test_a_slow_loris_costs_nobody_anything(hostile: RawClient, server: Server) -> None:
+def test_a_slow_loris_delays_no_other_client(hostile: RawClient, server: Server) -> None:
     loris = [RawClient(server.port) for _ in range(50)]
     for byte in pack(b"ECHO", b"slow"):
         for client in loris:
@@ -193,7 +193,7 @@ def test_disconnects_in_the_middle_of_a_command_and_of_a_reply(hostile: RawClien
     assert len(hostile.ask("GET big")) == 1_000_000
 
 
-def test_one_that_goes_away_while_it_is_blocked_takes_nothing_with_it(hostile: RawClient, server: Server) -> None:
+def test_a_blocked_client_that_disconnects_takes_nothing(hostile: RawClient, server: Server) -> None:
     before = server.call(lambda app: app.engine.stats.connections)
     for _ in range(20):
         with RawClient(server.port) as client:
@@ -233,7 +233,7 @@ def test_one_chunk_that_asks_for_gigabytes(command: bytes, hostile: RawClient, s
             assert len(greedy.read()) == 4 << 20
 
 
-def test_one_that_sends_while_it_is_blocked_is_no_longer_read(hostile: RawClient, server: Server) -> None:
+def test_a_blocked_client_that_sends_on_is_no_longer_read(hostile: RawClient, server: Server) -> None:
     blocked = RawClient(server.port)
     blocked.socket.settimeout(0.3)
     blocked.command("BLPOP", "never", "0")
@@ -337,7 +337,7 @@ def test_what_comes_for_a_client_that_is_gone_is_forgotten(ours: Server) -> None
         time.sleep(0.001)
 
 
-def test_one_that_is_gone_when_its_reply_may_leave_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_client_that_is_gone_before_its_reply_delays_no_other(tmp_path: Path) -> None:
     """Under `always` replies wait for the disk. A reply that its client does not take must not delay the others."""
     with Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server:
         patient = RawClient(server.port)

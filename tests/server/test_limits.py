@@ -27,7 +27,7 @@ from penstock.server.limits import is_exposed
 from penstock.testing.redis import free_port
 
 
-def test_one_client_too_many_is_told_and_closed() -> None:
+def test_one_client_too_many_gets_an_error_and_is_closed() -> None:
     with Server(maxclients=2) as server, RawClient(server.port) as one, RawClient(server.port) as two:
         assert one.ask("PING") == two.ask("PING") == b"PONG"
         with RawClient(server.port) as three:
@@ -121,7 +121,7 @@ def test_a_limit_that_leaves_no_client_refuses_to_start(tmp_path: Path) -> None:
         assert "leaves none for clients: increase 'ulimit -n'" in log.read_text()
 
 
-def test_a_clock_that_is_set_makes_nobody_idle() -> None:
+def test_setting_the_clock_makes_no_client_idle() -> None:
     def as_if_set(app: App, milliseconds: int) -> None:
         """What a sweep finds when the clock was set forward by so much since the last one."""
         wall, now = app.limits._times
@@ -178,7 +178,7 @@ def test_keep_alive_is_asked_of_the_kernel() -> None:
 # -- reading too slowly ---------------------------------------------------------------------------------------
 
 
-def test_a_subscriber_that_does_not_read_is_closed_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_subscriber_that_does_not_read_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "penstock.server")
     with Server(client_output_buffer_limit="pubsub 1mb 0 0") as server, RawClient(server.port) as client:
         deaf, fine = RawClient(server.port), RawClient(server.port)

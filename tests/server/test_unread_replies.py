@@ -170,7 +170,7 @@ def send_until_closed(client: RawClient, data: bytes, limit: int) -> bool:
     return True
 
 
-def test_one_that_sends_for_ever_and_never_reads_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_sends_for_ever_and_never_reads_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Server(client_query_buffer_limit=8 * MB) as server,
         RawClient(server.port) as other,
@@ -197,7 +197,9 @@ def test_one_that_sends_for_ever_and_never_reads_is_closed(caplog: pytest.LogCap
         assert server.call(lambda app: len(app.connections)) == 1
 
 
-def test_one_that_asks_for_gigabytes_and_never_reads_holds_little(server: Server, client: RawClient) -> None:
+def test_a_client_that_asks_for_gigabytes_and_never_reads_takes_little_memory(
+    server: Server, client: RawClient
+) -> None:
     client.ask("CLIENT SETNAME greedy")
     client.send(pack(b"SET", b"k", b"x" * 60_000))
     assert client.read() == b"OK"
@@ -210,13 +212,13 @@ def test_one_that_asks_for_gigabytes_and_never_reads_holds_little(server: Server
             assert waiting < 4 * MB and unsent < 6 * MB
 
 
-def test_the_output_limit_still_ends_one_that_does_not_read() -> None:
+def test_the_output_limit_still_closes_a_client_that_does_not_read() -> None:
     with Server(client_output_buffer_limit="normal 2mb 0 0") as server, narrow(server.port) as client:
         assert send_until_closed(client, pack(b"ECHO", b"x" * 10_000) * 10, 100 * MB)
         until(lambda: not server.call(lambda app: app.connections))
 
 
-def test_one_that_is_killed_while_it_is_held_back_leaves_nothing(server: Server, client: RawClient) -> None:
+def test_a_client_that_is_killed_while_it_is_held_back_leaves_nothing(server: Server, client: RawClient) -> None:
     client.ask("CLIENT SETNAME doomed")
     client.socket.settimeout(0.5)
     with suppress(TimeoutError):
@@ -234,7 +236,7 @@ def test_one_that_is_killed_while_it_is_held_back_leaves_nothing(server: Server,
     assert found[0]._incoming is None and found[0]._outgoing is None
 
 
-def test_one_that_reads_is_slowed_down_and_one_that_does_not_is_read_on(
+def test_a_client_that_reads_is_slowed_down_and_one_that_does_not_is_read_on(
     server: Server, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = Limits._find_stuck

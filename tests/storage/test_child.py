@@ -34,7 +34,7 @@ def test_what_it_wrote_is_there_under_its_temporary_name(tmp_path: Path) -> None
     assert (tmp_path / "temp-1-x").read_bytes() == b"data"
 
 
-def test_its_failure_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_child_reports_why_and_leaves_no_file(tmp_path: Path) -> None:
     def fail(file: BinaryIO, go_on: Callable[[], None]) -> None:
         raise OSError(28, "No space left on device")
 

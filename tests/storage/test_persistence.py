@@ -48,7 +48,7 @@ def test_a_background_snapshot_is_there_after_a_restart(tmp_path: Path) -> None:
         assert sorted(client.keys()) == [b"a", b"l"]
 
 
-def test_a_snapshot_has_uploads_that_nobody_had_time_to_compress(tmp_path: Path) -> None:
+def test_a_snapshot_has_uploads_that_were_not_compressed_yet(tmp_path: Path) -> None:
     upload = ipc(pa.table({"tag": [b"tag"] * 30_000, "entry": [b"entry %d" % n for n in range(30_000)]}))
     with running(tmp_path) as (server, client):
         with client.pipeline() as pipe:  # in one turn of the loop
@@ -492,7 +492,7 @@ def test_the_log_is_not_turned_on_inside_a_transaction(tmp_path: Path) -> None:
         assert client.config_get("appendonly") == {"appendonly": "no"}
 
 
-def test_who_waits_for_a_log_that_is_turned_off_again_is_told(tmp_path: Path) -> None:
+def test_a_client_that_waits_for_a_log_gets_an_error_if_it_is_turned_off(tmp_path: Path) -> None:
     with running(tmp_path) as (server, client), redis.Redis.from_url(server.url) as other:
         waiting = other.connection_pool.get_connection()
         waiting.send_command("CONFIG", "SET", "appendonly", "yes")

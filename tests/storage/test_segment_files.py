@@ -287,7 +287,7 @@ def test_a_missing_file_is_named_with_its_offsets(tmp_path: Path) -> None:
         files.fetch(segment, [0])
 
 
-def test_files_that_are_no_segments_are_told_apart(tmp_path: Path) -> None:
+def test_other_files_are_not_taken_for_segments(tmp_path: Path) -> None:
     path = tmp_path / "1-1000-00000000.arrow"
     with pa.ipc.new_file(path, SCHEMA) as writer:
         writer.write_batch(message_batch(array("q", [1]), [b"t"], [b"e"]))

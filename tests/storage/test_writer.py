@@ -319,7 +319,9 @@ def test_replies_of_many_connections_leave_in_order_and_all_their_commands_are_t
     assert everysec.keys == [b"%d:%d" % (client, number) for client in range(20) for number in range(50)]
 
 
-def test_one_who_cannot_be_answered_keeps_nobody_elses_reply(always: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_cannot_be_answered_delays_no_other_reply(
+    always: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(data: bytes) -> None:
         raise RuntimeError("a bug")
 

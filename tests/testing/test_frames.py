@@ -33,7 +33,7 @@ def test_an_attribute_belongs_to_the_reply_it_announces() -> None:
     assert frame_end(reply + b"+OK\r\n") == len(reply)
 
 
-def test_what_is_no_frame_is_told() -> None:
+def test_an_invalid_frame_is_an_error() -> None:
     with pytest.raises(ValueError, match="no RESP frame begins with b'G'"):
         frame_end(b"GET k\r\n")
 

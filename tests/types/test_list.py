@@ -30,7 +30,7 @@ def test_keep_drops_everything_outside(model: list[bytes], data: st.DataObject) 
 
 
 @given(elements, st.integers(-5, 5))
-def test_elements_are_left_out_from_the_end_it_is_told_to(model: list[bytes], count: int) -> None:
+def test_elements_are_removed_from_the_given_end(model: list[bytes], count: int) -> None:
     items = List(model).without(b"a", count)
     removed = len(model) - len(items)
     rest = list(reversed(model)) if count < 0 else list(model)

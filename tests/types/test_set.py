@@ -107,7 +107,7 @@ def test_taken_members_are_even() -> None:
     assert chi_square(drawn, members) < 44
 
 
-def test_a_set_nobody_sampled_has_no_sampler() -> None:
+def test_a_set_without_random_reads_has_no_sampler() -> None:
     members = Set([b"a"])
     members.insert([b"b"])
     members.remove_all([b"a"])

@@ -526,7 +526,7 @@ def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
     ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "settle", "recall", "copy",
         "read"]
 ), max_size=25))  # fmt: skip
-def test_whatever_happens_while_nodes_are_compressed_elsewhere_nobody_can_tell(steps: list[str]) -> None:
+def test_compression_by_a_thread_changes_no_read(steps: list[str]) -> None:
     plain, messages = (Messages(Storage("lz4", 1, backlog)) for backlog in (0, 1 << 30))
     uploads = [parse_arrow(ipc({"tag": [b"%d" % (n % 700) for n in range(3000)], "entry": [b"entry"] * 3000}))]
     away: list[Packing] = []

@@ -275,7 +275,7 @@ def test_a_shelf_forgets_the_dead_letter_keys_of_leases_that_are_gone() -> None:
     assert len(leases._shelves.all[0].letters) < 20
 
 
-def test_who_takes_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
+def test_taking_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
     """What is first on a shelf is looked for when it is asked for, so at no time may many shelves wait for that."""
     leases = Leases()
     for offset in range(1, 401):
@@ -286,7 +286,7 @@ def test_who_takes_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
     assert leases.next_retry() == 2
 
 
-def test_many_shelves_are_freed_by_and_by() -> None:
+def test_many_shelves_are_freed_in_small_steps() -> None:
     leases = Leases()
     for offset in range(1, 401):
         leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))

@@ -99,7 +99,7 @@ TestSortedSet = SortedSetMachine.TestCase
 TestSortedSet.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
-def test_writes_that_nobody_looks_at_drop_the_order_and_the_next_look_makes_it_again() -> None:
+def test_many_writes_without_a_read_drop_the_order_and_the_next_read_makes_it() -> None:
     zset = SortedSet({b"%d" % n: float(n) for n in range(1000)})
     assert zset.rank(b"999") == 999
     for n in range(500):

@@ -21,7 +21,7 @@ def make_bounds(bound: int) -> Bounds:
     return ClusterCore("h", max_buffered_commands=bound).bounds
 
 
-def test_those_who_wait_come_in_as_they_came_and_nobody_overtakes_a_large_one() -> None:
+def test_waiting_calls_are_admitted_in_order_and_none_overtakes_a_large_one() -> None:
     bounds, woken = make_bounds(10), list[int]()
     inside = [Hold(5, 1), Hold(4, 1)]
     assert all(bounds.enter(hold) for hold in inside)
@@ -37,7 +37,7 @@ def test_those_who_wait_come_in_as_they_came_and_nobody_overtakes_a_large_one() 
     assert bounds.counters.buffered_commands == 1 + 2 + 1
 
 
-def test_one_that_has_given_up_is_passed_over() -> None:
+def test_a_waiting_call_that_has_given_up_is_skipped() -> None:
     bounds = make_bounds(1)
     inside, next_one = Hold(1, 1), Hold(1, 1)
     assert bounds.enter(inside)
@@ -56,7 +56,7 @@ def test_leaving_twice_is_leaving_once() -> None:
         assert bounds.counters.buffered_commands == bounds.counters.buffered_bytes == 0
 
 
-def test_one_whom_an_interrupt_kept_from_being_woken_is_woken_by_the_next_who_leaves() -> None:
+def test_a_wake_up_lost_to_an_interrupt_is_made_up_by_the_next_call_that_ends() -> None:
     bounds, woken = make_bounds(2), list[str]()
     inside, waits, comes = Hold(1, 1), Hold(2, 1), Hold(1, 1)
     assert bounds.enter(inside)
@@ -78,7 +78,7 @@ def test_one_whom_an_interrupt_kept_from_being_woken_is_woken_by_the_next_who_le
 # -- those who drive it ---------------------------------------------------------------------------------------
 
 
-def test_an_exception_that_is_kept_keeps_nobody_waiting() -> None:
+def test_a_kept_exception_blocks_no_waiting_call() -> None:
     async def in_a_loop() -> None:
         async with aio.Cluster("h", max_buffered_commands=1) as client:
             inside, later = Hold(1, 1), Hold(1, 1)
@@ -101,7 +101,7 @@ def test_an_exception_that_is_kept_keeps_nobody_waiting() -> None:
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_threads_and_tasks_come_in_even_if_nobody_wakes_them(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_tasks_are_admitted_even_without_a_wake_up(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`forgets`: the caller that left was interrupted before it let the next one in."""
 
     def leave(bounds: Bounds, hold: Hold) -> None:

@@ -242,7 +242,7 @@ def test_a_client_of_asyncio_may_outlive_its_loop(cluster: RedisCluster) -> None
             second.run(session(last=True))
 
 
-def test_a_cluster_that_nobody_answers_for_says_who_was_asked(make: Connect) -> None:
+def test_the_error_for_an_unreachable_cluster_names_the_nodes_that_were_asked(make: Connect) -> None:
     port = free_port()
     with pytest.raises(NoTopology, match=f"127.0.0.1:{port}") as error:
         make(host="127.0.0.1", port=port).get("k")
@@ -360,7 +360,7 @@ def test_a_copy_within_the_only_database_is_sent(client: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [(), "GET a", (None,), (5,), ("  ",)])
-def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any) -> None:
+def test_an_unknown_command_is_refused_by_name(client: Any, bad: Any) -> None:
     with pytest.raises(redis.DataError, match="is no"):
         client.execute_many([("GET", "a"), bad])
     assert client.ping()

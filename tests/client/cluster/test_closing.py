@@ -16,7 +16,7 @@ from penstock.client.errors import ClientClosed, OutcomeUnknown
 from penstock.testing.cluster import RedisCluster
 
 
-def test_who_waits_on_a_node_when_the_client_is_closed_waits_no_longer(cluster: RedisCluster, make: Connect) -> None:
+def test_closing_the_client_ends_calls_that_wait_for_a_node(cluster: RedisCluster, make: Connect) -> None:
     client = make(startup_nodes=cluster.addresses)
     node = cluster.owner(client.keyslot("{t}queue"))
     failures: list[Any] = []

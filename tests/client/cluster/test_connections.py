@@ -94,7 +94,7 @@ def test_the_hundred_and_first_connection_is_opened(cluster: RedisCluster, conne
     assert client.get("{t}n") is None
 
 
-def test_a_wrong_password_is_told_at_once(cluster: RedisCluster, connect: Connect) -> None:
+def test_a_wrong_password_is_an_error_at_once(cluster: RedisCluster, connect: Connect) -> None:
     client = connect()
     client.get("{t}n")
     pool = getattr(client, "real", client)._pool
@@ -137,7 +137,7 @@ def test_threads_that_share_a_connection_have_their_own_replies_and_errors(clust
             list(pool.map(work, range(8)))
 
 
-def test_a_thread_that_blocks_holds_nobody_up(cluster: RedisCluster) -> None:
+def test_a_blocking_thread_delays_no_other(cluster: RedisCluster) -> None:
     with penstock.Cluster(startup_nodes=cluster.addresses) as client:
         got: list[Any] = []
         waiting = threading.Thread(target=lambda: got.append(client.blpop("{t}list", timeout=30)))
@@ -201,9 +201,7 @@ def test_a_child_makes_its_own_connections_also_if_other_threads_were_at_work_at
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
 @pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
-def test_interrupts_between_any_two_steps_leave_nothing_held_and_nobody_with_the_reply_of_another(
-    cluster: RedisCluster, bound: int
-) -> None:
+def test_interrupts_between_any_two_steps_leak_nothing_and_mix_up_no_replies(cluster: RedisCluster, bound: int) -> None:
     client = penstock.Cluster(startup_nodes=cluster.addresses, max_buffered_commands=bound, max_connections=8)
     wrong: list[Any] = []
     for number in range(30):

@@ -16,7 +16,7 @@ from penstock.client.errors import ClientClosed, NotEncodable
 from penstock.testing.cluster import RedisCluster
 
 
-def test_what_is_refused_before_anything_is_sent_is_told_of_every_command(client: Any) -> None:
+def test_a_refusal_before_sending_gives_every_command_its_error(client: Any) -> None:
     with client.pipeline() as pipe, pytest.raises(ClusterCrossSlotError) as crossing:
         pipe.set("a", 1).mget("a", "b").get("c").execute()
     assert crossing.value.states == [State.QUEUED] * 3 and crossing.value.replies == [crossing.value] * 3

@@ -100,7 +100,7 @@ def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_ove
     assert value(cluster, key) == count
 
 
-def test_shutdown_is_not_sent_to_whoever_comes_back(
+def test_shutdown_is_not_repeated_after_a_reconnect(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
     node = cluster.masters[0]

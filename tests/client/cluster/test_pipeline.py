@@ -370,7 +370,7 @@ def test_what_may_have_run_says_so_when_the_budget_ends() -> None:
     assert isinstance(result, OutcomeUnknown) and result.state is State.WRITTEN
 
 
-def test_a_slot_that_nobody_serves_waits_and_then_fails() -> None:
+def test_commands_for_an_unserved_slot_wait_and_then_fail() -> None:
     owners = list(Model().map.owners)
     owners[key_slot(b"x")] = None
     model = Model()

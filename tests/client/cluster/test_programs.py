@@ -70,12 +70,12 @@ def test_a_node_to_start_from_may_be_named_as_people_do(cluster: RedisCluster, m
 
 
 @pytest.mark.parametrize("nonsense", ["7000", "host:", 7000, ("host",), ("host", "port"), None])
-def test_what_is_no_address_is_refused(nonsense: Any) -> None:
+def test_an_invalid_address_is_refused(nonsense: Any) -> None:
     with pytest.raises(ValueError, match="is no address of a node"):
         penstock.Cluster(startup_nodes=[nonsense])
 
 
-def test_pairs_that_are_none_are_refused_also_if_they_would_be_split(connect: Connect) -> None:
+def test_incomplete_pairs_are_refused_also_if_they_would_be_split(connect: Connect) -> None:
     client = connect(split=True)
     with pytest.raises(NotEncodable, match="MSET needs a value for each key"):
         client.execute_command("MSET", "a", 1, "b")

@@ -75,6 +75,6 @@ def test_thousands_that_moved_to_one_place_are_one_object() -> None:
 
 
 @pytest.mark.parametrize("line", [b"-MOVED 7 a:1\r\n", b"+OK\r\n"])
-def test_a_reply_nobody_asked_for_is_an_error(line: bytes) -> None:
+def test_an_unexpected_reply_is_an_error(line: bytes) -> None:
     with pytest.raises(redis.InvalidResponse, match="a reply to no command"):
         read(NodeReplyReader(ENCODER), line * 3, (), 2)

@@ -60,7 +60,7 @@ def test_each_call_has_its_own_error_and_its_own_decoding(cluster: RedisCluster)
 
 
 @pytest.mark.parametrize("cancelled", [[0], [1], [0, 1], [0, 1, 2]])
-def test_one_who_is_cancelled_leaves_the_others_alone(cluster: RedisCluster, cancelled: list[int]) -> None:
+def test_a_cancelled_call_leaves_the_others_alone(cluster: RedisCluster, cancelled: list[int]) -> None:
     async def echo(client: aio.Cluster, number: int) -> Any:
         await client.set(f"{{t}}{number}", number)
         return await client.get(f"{{t}}{number}")
@@ -78,7 +78,7 @@ def test_one_who_is_cancelled_leaves_the_others_alone(cluster: RedisCluster, can
     with_client(cluster, body)
 
 
-def test_a_cut_connection_is_told_to_each_who_lost_a_reply(proxied: Proxied, cluster: RedisCluster) -> None:
+def test_each_call_that_lost_its_reply_gets_an_error(proxied: Proxied, cluster: RedisCluster) -> None:
     node, other = cluster.masters[:2]
     keys, calm = list(islice(cluster.keys_on(node), 10)), next(cluster.keys_on(other))
 

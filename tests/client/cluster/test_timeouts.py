@@ -61,7 +61,7 @@ def test_a_dead_node_is_waited_for_no_longer_than_the_command_may_take() -> None
     assert isinstance(result, NotSentInTime) and result.state is State.QUEUED and "refused" in str(result)
 
 
-def test_a_slot_that_nobody_serves_is_waited_for_no_longer_than_the_command_may_take() -> None:
+def test_the_wait_for_an_unserved_slot_ends_at_the_timeout_of_the_command() -> None:
     class Uncovered(Model):
         @property
         def map(self) -> SlotMap:
@@ -138,7 +138,7 @@ def late_result(
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("executed", [False, True])
-def test_a_reply_that_does_not_come_in_time_is_told_as_that(
+def test_a_late_reply_is_reported_as_a_timeout(
     level: str, executed: bool, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
     node = cluster.masters[0]
@@ -222,7 +222,7 @@ def test_a_watched_transaction_ends_in_time(
     assert isinstance(late, NoReplyInTime) and late.state is State.WRITTEN
 
 
-def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_may_take(
+def test_the_wait_for_a_topology_ends_at_the_timeout_of_the_command(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
     client = connect_through(socket_timeout=60.0, command_timeout=0.5)

@@ -93,7 +93,7 @@ def test_one_node_after_the_other_is_asked_until_one_knows() -> None:
     assert topology.table is not None and topology.table.route(("GET", "k")).slot is not None
 
 
-def test_nobody_knows_is_an_error_only_in_the_beginning() -> None:
+def test_an_unknown_topology_is_an_error_only_at_the_start() -> None:
     world = World()
     topology = world.topology()
     with pytest.raises(NoTopology, match="a:1: dead; b:2: dead; c:3: dead"):
