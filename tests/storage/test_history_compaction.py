@@ -66,3 +66,27 @@ def test_what_compaction_keeps_of_files_survives_restarts_and_the_files_go_with_
         assert offsets(client) == kept
     with running(tmp_path, **SETTINGS) as (_, client):
         assert offsets(client) == kept
+
+
+def test_files_that_only_a_replay_reads_do_not_fill_the_disk_for_ever(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "stream_memory": 200_000, "stream_history_max": 600_000, "stream_history_full": "refuse"}
+    with running(tmp_path, **settings, stream_hot_nodes=1) as (_, client):
+        client.execute_command("TWRITE", "orders", "t", "e")
+        client.execute_command("TRETAIN", "orders", "COMPACT", "yes")
+        written = 0
+
+        def is_written() -> bool:
+            tags = [b"%d" % (number % 7000) for number in range(written, written + 1000)]
+            try:
+                client.execute_command(
+                    "TWRITE", "orders", "ENTRIES", *[word for tag in tags for word in (tag, b"x" * 60)]
+                )
+            except redis.ResponseError as error:
+                assert "stream-history-max" in str(error)
+                return False
+            return True
+
+        while written < 40_000:
+            wait_until(is_written)
+            written += 1000
+        wait_until(lambda: client.execute_command("TINFO", "orders")[b"length"] < 9000)

@@ -77,12 +77,20 @@ class Moving(NamedTuple):
 class History:
     """See the top of this file. Files of types/stream/segments.py, and its Source."""
 
-    def __init__(self, engine: Engine, loop: Loop, aof: AppendOnlyFile, on_trouble: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loop: Loop,
+        aof: AppendOnlyFile,
+        on_trouble: Callable[[], None],
+        rewrite_soon: Callable[[], None],
+    ) -> None:
         self._engine = engine
         self._config = engine.config
         self._loop = loop
         self._aof = aof
         self._on_trouble = on_trouble
+        self._rewrite_soon = rewrite_soon
         self.files = SegmentFiles(Path(engine.config.dir) / FOLDER)
         self.active = False  # nodes may go to files
         self.started = False  # it is active, unless dir is another folder now
@@ -209,6 +217,8 @@ class History:
             self._on_disk.evict_oldest()
             if self._moving is None:
                 self._move()
+            if self.known.has_for_replay and (self.problem is not None or self._on_disk.is_full(self._segment_size)):
+                self._rewrite_soon()  # files that only a replay of the log reads make room
         if (self.refusal is not None) != self._refusing:
             self._refusing = not self._refusing
             self._on_trouble()

@@ -75,6 +75,11 @@ class KnownFiles:
         """The log has an effect whose replay reads these segments."""
         self._for_replay.update(segment.file for segment in segments if segment.file is not None)
 
+    @property
+    def has_for_replay(self) -> bool:
+        """Whether files may stay only because the log has no newer base."""
+        return bool(self._for_replay)
+
     def base_begins(self) -> None:
         """A base of this instant is about to be written."""
         self._before_base = frozenset(self._for_replay)

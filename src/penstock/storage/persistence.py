@@ -55,7 +55,7 @@ class Persistence:
         self._saves = Saves(engine, self._child, self._refuse_writes)
         self._rewrites = Rewrites(engine, self._aof, self._child)
         self._loader = Loader(engine, self._lock, self._aof, self._saves)
-        self.history = History(engine, loop, self._aof, self._refuse_writes)
+        self.history = History(engine, loop, self._aof, self._refuse_writes, self._rewrites.soon)
         self._saves.files = self._rewrites.files = self.history.known
         self.closed_whole = True  # False: `close` could not bring everything to disk
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it

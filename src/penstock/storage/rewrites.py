@@ -53,6 +53,12 @@ class Rewrites:
             )
         return True
 
+    def soon(self) -> None:
+        """A new base would make room on the disk: have one written, unless that was just tried."""
+        passed = time.monotonic() - self.last_try
+        if self._aof.is_listed and not self._child.does(self) and passed > max(60 * self._failures, 1):
+            self.scheduled = True
+
     def is_due(self) -> bool:
         """Whether the log has grown enough, or needs one after a failed sync."""
         writer, config = self._aof.writer, self._engine.config
