@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges, to_token
+from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.engine.session import Session
@@ -10,7 +10,6 @@ from penstock.engine.stream_history import with_history
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Group
-from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.retention import Retention, apply_retention
 from penstock.types.stream.seeking import range_at_time, seek_time
 from penstock.types.stream.stream import Stream
@@ -309,85 +308,3 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
         ]
         for lease in group.pending(*bounds, count)
     ]
-
-
-@command(
-    "TNACK",
-    arity=-4,
-    flags=_WRITE | Flag.FAST | Flag.TIMED,
-    keys=key(1, Access.UPDATE),
-    group="stream",
-    syntax="key group [TOKEN token] offset | start-end [...] [DELAY ms]",
-    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; with TOKEN a range counts as "
-    "often as leases of another delivery interrupt it",
-)
-def tnack(session: Session, argv: Argv) -> Reply:
-    """Deliver pending messages again at once, or after a delay; answer how many were pending.
-
-    With TOKEN, only messages that are still leased under this delivery. They are no longer leased under it afterwards.
-    """
-    token, words = to_token(argv[3:])
-    delay = 0
-    if len(words) > 2 and words[-2].upper() == b"DELAY":
-        delay = to_number(words[-1], "DELAY")
-        words = words[:-2]
-    ranges = merged(to_ranges(words))
-    found = pending_group(session, argv)
-    if found is None:
-        return 0
-    stream, group = found
-    now = session.engine.streams.lease_time()
-    at = min(now + delay, INT64_MAX)
-    count = group.nack(ranges, at, token)
-    if count:
-        stream.expiries.note(argv[2], at)  # a message may have had its last attempt
-        log_at(session, argv, moment=now)
-        session.db.changed(argv[1])
-    return count
-
-
-@command(
-    "TEXTEND",
-    arity=-5,
-    flags=_WRITE | Flag.FAST | Flag.TIMED,
-    keys=key(1, Access.UPDATE),
-    group="stream",
-    syntax="key group ms [TOKEN token] [BEGIN] offset | start-end [...]",
-    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; with TOKEN a range counts as "
-    "often as leases of another delivery interrupt it; BEGIN 5 microseconds a lease",
-)
-def textend(session: Session, argv: Argv) -> Reply:
-    """Hold pending messages for ms from now, before they are delivered again; answer how many were pending.
-
-    With TOKEN, only messages that are still leased under this delivery. BEGIN counts an attempt for those that were
-    reserved (TREAD ... RESERVE), and the time to their expiry starts with the first attempt. To begin a message again
-    in the same delivery counts nothing.
-    """
-    wait = to_number(argv[3], "ms", 1)
-    token, words = to_token(argv[4:])
-    begin = words[0].upper() == b"BEGIN"
-    if begin and len(words) == 1:
-        raise ReplyError("BEGIN needs offsets after it")
-    ranges = merged(to_ranges(words[1:] if begin else words))
-    found = pending_group(session, argv)
-    if found is None:
-        return 0
-    stream, group = found
-    now = session.engine.streams.lease_time()
-    at = min(now + wait, INT64_MAX)
-    count = group.extend(ranges, at, token)
-    if count and begin:
-        group.begin(ranges, now, token)
-    if count:
-        # When something expires now is not known without a search. The next round of upkeep finds out.
-        stream.expiries.note(argv[2], 0 if begin else at)
-        log_at(session, argv, moment=now)
-        session.db.changed(argv[1])
-    return count
-
-
-def pending_group(session: Session, argv: Argv) -> tuple[Stream, Group] | None:
-    """The stream and the group that `key group ...` names; None if there are none."""
-    stream = session.db.find(argv[1], Stream)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    return (stream, group) if stream is not None and group is not None else None

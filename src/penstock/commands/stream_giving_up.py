@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.commands.stream_administration import pending_group
+from penstock.commands.stream_acknowledging import pending_group
 from penstock.commands.streams import to_ranges, to_token
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.engine.session import Session

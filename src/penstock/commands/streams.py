@@ -1,7 +1,7 @@
-"""Commands that change streams: TWRITE, TACK and TEVICT, and the parsing that stream commands share.
+"""Commands that change streams: TWRITE and TEVICT, and the parsing that stream commands share.
 
 Writes are logged with their time, inside TAPPLY ... AT, so that a replay at another time gives the same stream. TREAD
-is in stream_reading.py.
+is in stream_reading.py, TACK in stream_acknowledging.py.
 """
 
 from __future__ import annotations
@@ -374,35 +374,7 @@ def log_at(
     session.log(*effects, *more)
 
 
-# -- TACK and TEVICT ------------------------------------------------------------------------------------------
-
-
-@command(
-    "TACK",
-    arity=-4,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=key(1, Access.UPDATE),
-    group="stream",
-    syntax="key group [TOKEN token] offset | start-end [offset | start-end ...]",
-    cost="O(log L) a range with L leases pending, and 0.01 microseconds a lease in it; the numbers in a range are"
-    " not walked",
-)
-def tack(session: Session, argv: Argv) -> Reply:
-    """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored.
-
-    With TOKEN, only messages that are still leased under this delivery are acknowledged (TREAD ... WITHLEASE).
-    """
-    token, words = to_token(argv[3:])
-    ranges = to_ranges(words)
-    db = session.db
-    stream = db.find(argv[1], Stream)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    if group is None:
-        return 0
-    removed = group.ack(ranges, token)
-    if removed:
-        db.changed(argv[1])
-    return removed
+# -- TEVICT ---------------------------------------------------------------------------------------------------
 
 
 @command(
