@@ -201,7 +201,7 @@ def test_the_answer_waits_for_the_disk_under_always(tmp_path: Path) -> None:
     with Server(dir=tmp_path, appendonly="yes", appendfsync="always", **NEVER) as server:
         connection = redis.Connection(port=server.port, protocol=2)
         connection.connect()
-        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(60)))
+        server.call(lambda app: setattr(app.persistence.aof.writer, "_sync", lambda descriptor: disk.wait(60)))
         connection.send_command("LAZY", "SADD", "a", "x")
         wait_until(lambda: server.call(lambda app: app.engine.lazy.pending))
         turn_the_loop(server)

@@ -193,8 +193,8 @@ class Side(Life):
 
     def crashed(self) -> Side:
         """Another server, made from what is on disk at this moment."""
-        assert self.persistence._aof.writer is not None
-        self.persistence._aof.writer.drain()
+        assert self.persistence.aof.writer is not None
+        self.persistence.aof.writer.drain()
         copy = self.folder.with_name("crashed")
         shutil.copytree(self.folder, copy)
         (copy / "penstock.lock").unlink(missing_ok=True)

@@ -273,7 +273,7 @@ class StuckDisk:
 
     def hold_up(self, server: Server, client: RawClient) -> None:
         """Have every reply wait, from the client's next write on."""
-        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", self.sync))
+        server.call(lambda app: setattr(app.persistence.aof.writer, "_sync", self.sync))
         client.command("SET", "a", "1")
         wait_until(lambda: server.call(lambda app: app.engine.commit.pending))
 

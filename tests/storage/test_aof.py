@@ -71,7 +71,7 @@ def test_every_truncation_of_a_log_loads_the_batches_before_it(tmp_path: Path) -
 def test_a_torn_batch_is_one_whatever_its_values_look_like(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.run("SET a 1")
-    batch = batches.header(b"") + batches.header(b"*1\r\n$4\r\nPING\r\n") + b"*1\r\n$4\r\nPING\r\n"
+    batch = batches.framed(b"") + batches.framed(b"*1\r\n$4\r\nPING\r\n")
     first.engine.execute(first.session, [b"SET", b"b", batch + b"end"])
     first.loop.run()
     first.close()
@@ -151,13 +151,13 @@ def test_a_torn_end_is_refused_when_so_configured(tmp_path: Path) -> None:
 def test_a_rewrite_keeps_what_was_written_before_during_and_after_it(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.run(*["INCR n"] * 100)
-    long = first.persistence._aof.size
+    long = first.persistence.aof.size
     assert first.persistence.start_rewrite()
     first.run("INCR n", "SET during 1")
     first.wait_for_child()
     first.run("INCR n")
     assert first.persistence.info()["aof_rewrites"] == 1
-    assert first.persistence._aof.size < long
+    assert first.persistence.aof.size < long
     before = first.close()
     assert before == {b"0:n": b"102", b"0:during": b"1"}
     assert len(list((tmp_path / "appendonlydir").iterdir())) == 3, "old files were not removed"
@@ -308,7 +308,7 @@ def test_a_batch_of_a_long_script_is_parsed_a_chunk_at_a_time(tmp_path: Path, mo
 
     payload = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\n%b\r\n" % (b"x" * 100) * 5000
     path = tmp_path / "log"
-    path.write_bytes(batches.header(payload) + payload)
+    path.write_bytes(batches.framed(payload))
     monkeypatch.setattr(batches, "hiredis", SimpleNamespace(Reader=Watched))
     [(_, found)] = batches.read(path)
     assert len(found) == 5000
@@ -323,7 +323,7 @@ def test_a_batch_of_a_long_script_is_loaded_in_slices(tmp_path: Path) -> None:
     again = Life(tmp_path)
     assert again.data == before
     again.engine.loading = True
-    assert len(list(again.persistence._aof.load())) >= 4
+    assert len(list(again.persistence.aof.load())) >= 4
     again.engine.loading = False
     again.close()
 
@@ -339,7 +339,7 @@ def test_writes_are_let_in_as_soon_as_a_sync_works_again(tmp_path: Path) -> None
 
     def a_second_later() -> None:
         """What the next tick does once a second has passed, and what comes of it."""
-        writer = life.persistence._aof.writer
+        writer = life.persistence.aof.writer
         assert writer is not None
         writer._last_sync = life.persistence._rewrites.last_try = time.monotonic() - 1.01
         life.persistence.tick()

@@ -10,6 +10,7 @@ import pytest
 from penstock.engine.keyspace.databases import Keyspace
 from penstock.protocol.resp import pack
 from penstock.storage import batches, snapshot
+from penstock.storage.batches import framed
 from penstock.storage.check import run_check
 from penstock.storage.folder_lock import FolderLock
 from penstock.storage.manifest import Manifest
@@ -19,7 +20,7 @@ from penstock.storage.writer import LogFile
 def make_log(path: Path, *groups: list[list[bytes]]) -> None:
     file = LogFile(path)
     for group in groups:
-        file.append(b"".join(pack(*argv) for argv in group), None)
+        file.append(framed(b"".join(pack(*argv) for argv in group)), None)
     file.close()
 
 

@@ -139,7 +139,7 @@ def test_no_reply_of_any_kind_leaves_before_the_sync_under_always(tmp_path: Path
         writer, reader, listener = clients
         listener.send_command("SUBSCRIBE", "news")
         listener.read_response()
-        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(60)))
+        server.call(lambda app: setattr(app.persistence.aof.writer, "_sync", lambda descriptor: disk.wait(60)))
         before = server.call(lambda app: app.engine.stats.commands)
         writer.send_command("SET", "a", "1")
         wait_until(lambda: server.call(lambda app: b"a" in app.engine.keyspace[0].data))

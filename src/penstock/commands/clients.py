@@ -19,7 +19,9 @@ Test = Callable[[Session], bool]
 
 
 def client_type(session: Session) -> str:
-    """normal or pubsub: output limits and filters depend on it."""
+    """normal, replica or pubsub: output limits and filters depend on it."""
+    if session.link is not None:
+        return "replica"
     return "pubsub" if session.subscribed else "normal"
 
 

@@ -145,9 +145,7 @@ def _stats(session: Session) -> Fields:
         "instantaneous_input_kbps": f"{stats.rate(INPUT_BYTES) / 1024:.2f}",
         "instantaneous_output_kbps": f"{stats.rate(OUTPUT_BYTES) / 1024:.2f}",
         "rejected_connections": stats.rejected_connections,
-        "sync_full": 0,
-        "sync_partial_ok": 0,
-        "sync_partial_err": 0,
+        **_synchronisations(session),
         "expired_keys": engine.keyspace.expired_count,
         "evicted_keys": 0,
         "evicted_clients": stats.evicted_clients,
@@ -181,20 +179,15 @@ def _lazy(session: Session) -> Fields:
     return {f"lazy_{name}": value for name, value in session.engine.lazy.status().items()}
 
 
+def _synchronisations(session: Session) -> Fields:
+    replication = session.engine.replication
+    full, continued, refused = replication.synchronisations() if replication is not None else (0, 0, 0)
+    return {"sync_full": full, "sync_partial_ok": continued, "sync_partial_err": refused}
+
+
 def _replication(session: Session) -> Fields:
-    return {
-        "role": "master",
-        "connected_slaves": 0,
-        "master_failover_state": "no-failover",
-        "master_replid": session.engine.stats.run_id,
-        "master_replid2": "0" * 40,
-        "master_repl_offset": 0,
-        "second_repl_offset": -1,
-        "repl_backlog_active": 0,
-        "repl_backlog_size": 0,
-        "repl_backlog_first_byte_offset": 0,
-        "repl_backlog_histlen": 0,
-    }
+    replication = session.engine.replication
+    return dict(replication.info()) if replication is not None else {"role": "master"}
 
 
 def _cpu(session: Session) -> Fields:
@@ -312,15 +305,3 @@ def time_(session: Session, argv: Argv) -> Reply:
     """Answer the server's clock: seconds since 1970, and microseconds of the current second."""
     seconds, microseconds = divmod(session.engine.clock.microseconds(), 1_000_000)
     return [b"%d" % seconds, b"%d" % microseconds]
-
-
-@command(
-    "ROLE",
-    arity=1,
-    flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
-    group="server",
-    categories=["admin", "dangerous"],
-)
-def role(session: Session, argv: Argv) -> Reply:
-    """Answer the role in replication: a primary, at offset 0, without replicas."""
-    return [b"master", 0, []]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from penstock.commands.databases import database_index
-from penstock.engine.arguments import to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
 from penstock.engine.globs import compile_glob
@@ -319,12 +318,3 @@ def _listed(
 
 
 # -- replicas -------------------------------------------------------------------------------------------------
-
-
-@command("WAIT", arity=3, flags=Flag.NOSCRIPT, group="connection", syntax="numreplicas timeout")
-def wait(session: Session, argv: Argv) -> Reply:
-    """Answer how many replicas have this client's writes: always 0, because there are no replicas."""
-    to_integer(argv[1])
-    if to_integer(argv[2], lambda: ReplyError("timeout is not an integer or out of range")) < 0:
-        raise ReplyError("timeout is negative")
-    return 0

@@ -119,6 +119,7 @@ def sunsubscribe(session: Session, argv: Argv) -> Reply:
 )
 def publish(session: Session, argv: Argv) -> Reply:
     """Send a message to all subscribers of the channel, and answer how many there were."""
+    _tell_replicas(session, argv)
     return session.engine.publications.publish(argv[1], argv[2])
 
 
@@ -132,7 +133,13 @@ def publish(session: Session, argv: Argv) -> Reply:
 )
 def spublish(session: Session, argv: Argv) -> Reply:
     """Send a message to all subscribers of the shard channel, and answer how many there were."""
+    _tell_replicas(session, argv)
     return session.engine.publications.publish_to_shard(argv[1], argv[2])
+
+
+def _tell_replicas(session: Session, argv: Argv) -> None:
+    if session.engine.replication is not None:
+        session.engine.replication.publish([argv[0].upper(), *argv[1:]])
 
 
 def _active(table: Listeners, argv: Argv) -> Reply:

@@ -215,6 +215,70 @@ class Settings:
     auto_aof_rewrite_min_size = D(MEMORY, 64 << 20, "Never rewrite a log smaller than this by itself.")
     aof_load_truncated = D(YES_NO, True, "Cut a torn last record off and start; no refuses to start.")
     aof_timestamp_enabled = D(YES_NO, False, "Write the time into the log, for reading it.")
+    # replicas
+    replicaof = D(
+        WORDS,
+        [],
+        "Host and port of the server to follow; empty for none. REPLICAOF changes it.",
+        mutable=False,
+        aliases=("slaveof",),
+    )
+    masteruser = D(TEXT, "", "User to log in as at the server that is followed; empty for the default user.")
+    masterauth = D(TEXT, "", "Password for the server that is followed.", secret=True)
+    tls_replication = D(YES_NO, False, "Follow over TLS, with the certificate of tls-cert-file.")
+    replica_read_only = D(
+        choice("yes"),
+        "yes",
+        "Always yes: a replica's log is that of its leader, byte for byte.",
+        aliases=("slave-read-only",),
+    )
+    replica_serve_stale_data = D(
+        YES_NO,
+        True,
+        "Answer reads while the server that is followed cannot be reached; no answers MASTERDOWN.",
+        aliases=("slave-serve-stale-data",),
+    )
+    replica_priority = D(
+        integer(0, INT_MAX),
+        100,
+        "Sentinel prefers a replica with a lower number, and never promotes one with 0.",
+        aliases=("slave-priority",),
+    )
+    replica_announced = D(YES_NO, True, "Whether Sentinel shows this replica to clients.")
+    replica_announce_ip = D(
+        TEXT, "", "Address under which others reach this replica; empty for the one it connects from.",
+        aliases=("slave-announce-ip",),
+    )  # fmt: skip
+    replica_announce_port = D(
+        _PORT, 0, "Port under which others reach this replica; 0 for its own.", aliases=("slave-announce-port",)
+    )
+    min_replicas_to_write = D(
+        integer(0, INT_MAX),
+        0,
+        "Refuse writes while fewer replicas than this follow; 0 never.",
+        aliases=("min-slaves-to-write",),
+    )
+    min_replicas_max_lag = D(
+        integer(0, INT_MAX),
+        10,
+        "Seconds since its last sign of life after which a replica does not count for min-replicas-to-write.",
+        aliases=("min-slaves-max-lag",),
+    )
+    repl_backlog_size = D(
+        MEMORY,
+        256 << 20,
+        "Bytes of the log that are kept for replicas that are away, beyond the current file. They are on disk.",
+    )
+    repl_backlog_ttl = D(_COUNT, 3600, "Seconds without any replica after which these bytes are removed; 0 keeps them.")
+    repl_timeout = D(
+        integer(1, INT_MAX), 60, "Seconds of silence after which a replica, or its leader, counts as gone."
+    )
+    repl_ping_replica_period = D(
+        integer(1, INT_MAX),
+        10,
+        "Seconds between signs of life to replicas.",
+        aliases=("repl-ping-slave-period",),
+    )
     # streams
     stream_compression = D(
         choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."
@@ -329,6 +393,11 @@ class Settings:
     maxmemory_samples = D(integer(1, 64), 5, _IDLE + "nothing is evicted.")
     notify_keyspace_events = D(choice(""), "", "Always empty: there are no keyspace notifications.")
     rdb_save_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
+    repl_diskless_load = D(choice("disabled"), "disabled", "Always disabled: a copy is kept as a file.")
+    repl_diskless_sync = D(YES_NO, True, _IDLE + "a replica copies files that exist already.")
+    repl_diskless_sync_delay = D(_COUNT, 5, _IDLE + "a replica copies files that exist already.")
+    repl_disable_tcp_nodelay = D(YES_NO, False, _IDLE + "the feed is sent as soon as it is written.")
+    replica_ignore_maxmemory = D(choice("yes"), "yes", "Always yes: a replica keeps what its leader keeps.")
     rdbchecksum = D(choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False)
     rdbcompression = D(YES_NO, True, _IDLE + "only streams are compressed, by stream-compression.")
     sanitize_dump_payload = D(

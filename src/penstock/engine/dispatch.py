@@ -41,8 +41,20 @@ from penstock.engine.stream_compression import Compression
 from penstock.engine.stream_members import StreamMembers
 from penstock.engine.stream_upkeep import Streams
 from penstock.engine.transactions import discard, refused
-from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
+from penstock.protocol.errors import (
+    Loading,
+    MasterDown,
+    Misconf,
+    NoAuth,
+    NoReplicas,
+    OutOfMemory,
+    ReadOnly,
+    ReplyError,
+)
 from penstock.protocol.resp import NO_REPLY, QUEUED
+
+FOLLOWING = "following"
+"""The reason for gates on a replica; reads of plain sessions need none of them."""
 
 LogEntry = tuple[int, Argv]  # database number, command
 Gate = Callable[[Session, Command, Argv], None]  # passes or raises
@@ -115,6 +127,61 @@ class Persistence(Protocol):
         """Stop the server, with a last snapshot or without (None: if there are save rules)."""
 
 
+class Replication(Protocol):
+    """What commands may ask of replication; replication/replication.py implements it."""
+
+    def follow(self, host: str, port: int) -> None:
+        """REPLICAOF: become a replica of a server; ReplyError if this server cannot."""
+
+    def lead(self) -> None:
+        """REPLICAOF NO ONE: write by itself again."""
+
+    def info(self) -> dict[str, int | str]:
+        """The fields of INFO replication."""
+
+    def role(self) -> list[Reply]:
+        """The answer of ROLE."""
+
+    def synchronisations(self) -> tuple[int, int, int]:
+        """Replicas that copied everything, that continued where they were, and that wanted to and could not."""
+
+    def configure(self, session: Session, settings: list[tuple[bytes, bytes]]) -> None:
+        """REPLCONF: what a replica says about itself before it asks for the feed."""
+
+    def acknowledged(self, session: Session, offset: int, synced: int) -> None:
+        """REPLCONF ACK: a replica has the feed up to here, and up to there it is safe from a power cut."""
+
+    def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
+        """PSYNC: send the feed from an offset on, or say that everything must be copied first.
+
+        `take_over`: the one that asks was our leader, and hands over to us.
+        """
+
+    def files(self, session: Session) -> Reply:
+        """REPLCONF FILES: what a full copy consists of; it is kept while the client is connected."""
+
+    def file_size(self, name: str) -> int | None:
+        """REPLCONF SIZE: of a file of history; None if it is not there any more."""
+
+    def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:
+        """REPLCONF READ: a part of one of these files."""
+
+    def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
+        """WAIT and WAITAOF: answer when so many replicas have all that was written until now, or the time is over."""
+
+    def fail_over(self, target: tuple[str, int] | None, timeout: int, force: bool) -> None:
+        """FAILOVER: hand over to a replica."""
+
+    def abort_failover(self) -> None:
+        """FAILOVER ABORT."""
+
+    def disconnected(self, session: Session) -> None:
+        """A replica's connection has ended."""
+
+    def publish(self, words: Argv) -> None:
+        """Have the subscribers of replicas get a message too."""
+
+
 class NoTimers:
     """For engines in which no client blocks: tools, tests of single commands."""
 
@@ -150,6 +217,7 @@ class Engine:
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call is one atomic unit
         self.commit: Commit | None = None  # set while there is a log that replies must wait for
         self.persistence: Persistence | None = None
+        self.replication: Replication | None = None
         self.modules: list[Module] = []  # in the order in which they were loaded
         self.strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
@@ -161,9 +229,12 @@ class Engine:
         self.active_expiry = True
         self.write_error: str | None = None  # why writes are refused: the log or the snapshot cannot be written
         self.streams_full: str | None = None  # why streams get no more messages: history cannot take them
+        self.following = False  # a replica: everything that changes comes from its leader
+        self.stale = False  # a replica without its leader, which is to answer nothing then
+        self.lacks_replicas = False  # fewer than min-replicas-to-write
         self.gates: list[Gate] = [
-            self._gate_auth, self._gate_acl, self._gate_loading, self._gate_disk, self._gate_memory,
-            self.publications.gate, self.scripting.gate,
+            self._gate_auth, self._gate_acl, self._gate_loading, self._gate_replication, self._gate_disk,
+            self._gate_memory, self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
         self.scripts_gated = (
@@ -197,6 +268,8 @@ class Engine:
         self.publications.forget(session)
         if session.once_clients:
             self.once.disconnected(session)
+        if session.link is not None and self.replication is not None:
+            self.replication.disconnected(session)
         self.stream_members.ended(session)
 
     # -- the fast path ----------------------------------------------------------------------------------------
@@ -205,7 +278,13 @@ class Engine:
         """Turn the fast path off while any named reason holds (a log, memory limits, MONITOR, locks, ...)."""
         (self._gate_reasons.add if needed else self._gate_reasons.discard)(reason)
         self.scripts_gated = bool(self._gate_reasons - {BUSY_SCRIPT})
-        self.fast = {} if self._gate_reasons else self._fast_ungated
+        self._choose_fast()
+
+    def _choose_fast(self) -> None:
+        if self._gate_reasons == {FOLLOWING}:
+            self.fast = {name: known for name, known in self.every_fast.items() if not known.command.writes}
+        else:
+            self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def log_to(self, commit: Commit | None, strict: bool = False) -> None:
         """Log every change from now on, or none; with `strict`, mark the replies that acknowledge one."""
@@ -215,7 +294,7 @@ class Engine:
         self._fast_ungated = (
             self.every_fast if commit is None else with_log(self.every_fast, self, commit.append, strict)
         )
-        self.fast = {} if self._gate_reasons else self._fast_ungated
+        self._choose_fast()
 
     def gates_matter(self, session: Session) -> bool:
         """Whether any gate could refuse a command of this session, which has logged in."""
@@ -338,6 +417,12 @@ class Engine:
     def _gate_loading(self, session: Session, command: Command, argv: Argv) -> None:
         if self.loading and Flag.LOADING not in command.flags:
             raise Loading
+
+    def _gate_replication(self, session: Session, command: Command, argv: Argv) -> None:
+        if (self.following or self.lacks_replicas) and command.may_write(argv):
+            raise ReadOnly("You can't write against a read only replica.") if self.following else NoReplicas
+        if self.stale and Flag.STALE not in command.flags:
+            raise MasterDown
 
     def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
         if self.write_error is not None and command.may_write(argv):

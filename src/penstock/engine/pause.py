@@ -49,7 +49,7 @@ class Pause:
     def end(self) -> None:
         """Continue everything that waits."""
         self.until = 0
-        self._engine.keyspace.frozen = False
+        self._engine.keyspace.frozen = self._engine.following
         timers = self._engine.timers
         timers.cancel(self._timer)
         self._timer = None

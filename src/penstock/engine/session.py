@@ -45,11 +45,21 @@ class Unconfirmed(bytes):
     __slots__ = ()
 
 
+class ReplicaLink(Protocol):
+    """What a connection must know of the replica at its other end."""
+
+    def has_room(self) -> None:
+        """The connection takes more."""
+
+
 class Output(Protocol):
     """Where a session's replies go."""
 
     def send(self, data: bytes | RawPieces) -> None:
         """Send after everything sent before; never blocks."""
+
+    def send_now(self, data: bytes) -> int:
+        """Send to a replica, which gets no other replies: not after the log is on disk. How many bytes now wait."""
 
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
@@ -66,6 +76,9 @@ class Nowhere:
 
     def send(self, data: bytes | RawPieces) -> None:
         return
+
+    def send_now(self, data: bytes) -> int:
+        return 0
 
     def close(self, after_reply: bool) -> None:
         return
@@ -90,10 +103,10 @@ class Session:
 
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
-        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block",
-        "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room", "output", "patterns",
-        "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping",
-        "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
+        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "link", "local",
+        "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room", "output",
+        "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next",
+        "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -145,6 +158,7 @@ class Session:
         self.skip_next = False
         self.skipping = False  # the command that runs gets no reply
         self.closing = False
+        self.link: ReplicaLink | None = None  # of a replica that follows this server
         self.no_evict = False
         self.monitoring = False
         self.plain = False  # nothing about this session needs a gate: its commands may take the fast path
@@ -278,7 +292,7 @@ class Session:
     def _letters(self) -> str:
         """The flags of CLIENT LIST."""
         letters = {
-            "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
+            "S": self.link is not None, "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
             "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
             "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
             "W": self.engine.workers.job_of(self) is not None,

@@ -174,10 +174,10 @@ class Streams:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
 
         Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes,
-        so they wait while CLIENT PAUSE lasts.
+        so they wait while CLIENT PAUSE lasts, and a replica leaves them to its leader.
         """
         self.grace.look(self.lease_time(), 1000 // self._engine.config.hz)
-        if self._engine.pause.until:
+        if self._engine.pause.until or self._engine.following:
             return
         self._engine.stream_members.give_back()
         until = perf_counter_ns() + SLICE

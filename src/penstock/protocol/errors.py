@@ -20,7 +20,9 @@ file, so `decode` can find the class again from the text alone:
         |-- OutOfMemory  OOM       maxmemory is reached and the command may grow memory
         |-- Loading      LOADING   the data set is still being read
         |-- Misconf      MISCONF   the log or the snapshot cannot be written
-        |-- ReadOnly     READONLY  this server takes no writes
+        |-- ReadOnly     READONLY  this server is a replica, and takes no writes
+        |-- MasterDown   MASTERDOWN a replica that lost its leader, and answers nothing then
+        |-- NoReplicas   NOREPLICAS too few replicas follow
         |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
         |-- Fenced       FENCED    a producer that a newer one has replaced
         |-- SchemaMisfit SCHEMA    an entry does not fit the schema of its stream
@@ -168,6 +170,20 @@ class Misconf(ReplyError):
 
 class ReadOnly(ReplyError):
     code = "READONLY"
+
+
+class MasterDown(ReplyError):
+    code = "MASTERDOWN"
+
+    def __init__(self, text: str = "Link with MASTER is down and replica-serve-stale-data is set to 'no'.") -> None:
+        super().__init__(text)
+
+
+class NoReplicas(ReplyError):
+    code = "NOREPLICAS"
+
+    def __init__(self, text: str = "Not enough good replicas to write.") -> None:
+        super().__init__(text)
 
 
 class Unblocked(ReplyError):

@@ -13,6 +13,7 @@ from penstock.engine import module_loader
 from penstock.engine.concurrency.workers import STOP_PATIENCE
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
+from penstock.replication.replication import Replication
 from penstock.server.acceptor import Acceptor
 from penstock.server.busy_script_io import BusyScriptSockets
 from penstock.server.client_memory import ClientMemory
@@ -64,6 +65,7 @@ class App:
         self._cron: asyncio.Task[None] | None = None
         self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
         self.persistence = Persistence(self.engine, self.loop, self.halt)  # says LOADING until it has loaded
+        self.replication = Replication(self.engine, self.persistence, self.loop)
         self.halted = False  # no command runs any more
         self.stop_requested = asyncio.Event()  # set by signals and `halt`; the owner of the app waits for it
 
@@ -120,6 +122,8 @@ class App:
         try:
             await self.persistence.start(self.stop_requested.is_set)
             self.engine.streams.started()
+            if not self.stop_requested.is_set():
+                self.replication.start()
         except BaseException:
             self.listeners.close()
             raise
@@ -152,6 +156,7 @@ class App:
     def halt(self) -> None:
         """Run no command from now on: its effect would be in no snapshot and in no log."""
         self.halted = True
+        self.replication.stop()
         self.engine.stream_members.stop()
         self.listeners.close()
         self.acceptor.close()
@@ -204,8 +209,8 @@ class App:
     async def _periodic(self) -> None:
         engine = self.engine
         duties = [engine.memory.tick, self.limits.sweep, self.client_memory.notice, engine.stats.tick,
-                  self.persistence.tick, engine.clock.refresh, engine.streams.tick, engine.once.tick,
-                  self._expire_unless_under_way]  # fmt: skip
+                  self.persistence.tick, self.replication.tick, engine.clock.refresh, engine.streams.tick,
+                  engine.once.tick, self._expire_unless_under_way]  # fmt: skip
         while True:
             await asyncio.sleep(1 / self.config.hz)
             for duty in duties:

@@ -99,6 +99,8 @@ class Connection(Replies):
 
     def resume_writing(self) -> None:
         self._stalled = self._writes_first = False
+        if self.session.link is not None:
+            self.session.link.has_room()
         if self._deaf:
             self.app.limits.took_replies(self)
         if self._outgoing is not None:

@@ -195,6 +195,8 @@ class Limits:
 
 def _kind(connection: Replies) -> str:
     session = connection.session
+    if session.link is not None:
+        return "replica"
     return "pubsub" if session.subscribed or session.monitoring else "normal"
 
 

@@ -89,6 +89,12 @@ class Replies(InnerLoop):
             self.app.to_flush.add(self)
             self.app.schedule_flush()
 
+    def send_now(self, data: bytes) -> int:
+        if self.transport.is_closing():
+            return 0
+        self._hand_over(data)
+        return self.transport.get_write_buffer_size()
+
     def _send_pieces(self, reply: RawPieces) -> None:
         """Take the pieces of a reply as they come; a very large one is sent before the last is made."""
         out = self.out

@@ -5,29 +5,33 @@ increment, has a child write a new base of the memory at that instant, and then 
 is synced before the new one is listed, so that there is no gap between them, and the files that the manifest lists give
 the same data at any instant.
 
+The bytes of all increments in order are the feed, which replicas follow; each increment knows its offset in it
+(manifest.py). After a rewrite the old increments can be kept for a while (feed.py), so that a replica that was away
+finds what it lacks.
+
 Turned on at run time, the log has no base at first; its manifest is not written until a child has made one. A crash
 before that restores what was on disk before, so CONFIG SET is answered only then (persistence.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
-from penstock.engine.observe.monitors import in_short
-from penstock.engine.run_handler import REPLAY, run_handler
-from penstock.engine.session import Session
-from penstock.protocol.errors import ReplyError
 from penstock.storage import batches, snapshot
 from penstock.storage import manifest as manifests
 from penstock.storage.child import Child
+from penstock.storage.feed import Feed
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished, sync_folder
+from penstock.storage.follower_writer import FollowerWriter
+from penstock.storage.lineage import Lineage
 from penstock.storage.manifest import Manifest
+from penstock.storage.replay import Replay
 from penstock.storage.writer import LogFile, LogWriter, Loop
 
 log = logging.getLogger("penstock.storage")
@@ -51,6 +55,8 @@ class AppendOnlyFile:
         self.size_at_rewrite = 0  # growth is measured against this
         self._kept_from = ""  # the first increment that the base being written does not contain
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
+        self.feed = Feed(self)
+        self.on_written: Callable[[bytes], None] | None = None  # told of each batch that the log has got
 
     @property
     def manifest_path(self) -> Path:
@@ -78,6 +84,22 @@ class AppendOnlyFile:
         whole = [self.folder / name for name in self.manifest.names]
         return sum(path.stat().st_size for path in whole if path.exists())
 
+    # -- the feed ---------------------------------------------------------------------------------------------
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.manifest.lineage
+
+    def write_by_itself(self) -> None:
+        """What is logged from now on is this server's own."""
+        self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end)))
+
+    def list_files(self, manifest: Manifest) -> None:
+        """These are the files of the log from now on."""
+        if manifest.base:
+            manifest.write(self.manifest_path)
+        self.manifest = manifest
+
     # -- loading ----------------------------------------------------------------------------------------------
 
     def load(self) -> Iterator[int]:
@@ -96,14 +118,23 @@ class AppendOnlyFile:
                 yield done + offset
             done += (self.folder / name).stat().st_size
         self.size_at_rewrite = done
+        if not self.lineage.feeds:
+            self._number_increments()
+
+    def _number_increments(self) -> None:
+        """A log of an older version: its increments begin at these offsets of the feed."""
+        starts, start = {}, 0
+        for name in self.manifest.increments:
+            starts[name] = start
+            start += (self.folder / name).stat().st_size
+        self.manifest = replace(self.manifest, starts=starts)
 
     def _load_increment(self, path: Path, last: bool) -> Iterator[int]:
-        session = Session.of_server(self._engine)
-        failed: list[str] = []
+        replay = Replay(self._engine)
         try:
             for offset, commands in batches.read(path):
                 for start in range(0, len(commands), _SOME):  # a script may have written a million
-                    self._replay(session, path, offset, commands[start : start + _SOME], failed)
+                    replay.run(path, offset, commands[start : start + _SOME])
                     yield offset
         except batches.TornTail as torn:
             if not last:
@@ -114,34 +145,16 @@ class AppendOnlyFile:
                 raise StorageError(path, torn.offset, torn.problem, remedy) from None
             log.warning("%s; cutting the file there, what follows was never acknowledged", torn)
             os.truncate(path, torn.offset)
-        if failed:
+        if failed := replay.failed:
             log.warning("%s: %d commands failed when replayed, the first with: %s", path, len(failed), failed[0])
 
-    def _replay(self, session: Session, path: Path, offset: int, commands: Iterable[Argv], failed: list[str]) -> None:
-        """Run the commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps."""
-        engine, by_name = self._engine, REGISTRY.by_name
-        multi, execute = by_name[b"MULTI"], by_name[b"EXEC"]
-        for argv in commands:
-            command = by_name.get(argv[0])  # as most are spelled in the log
-            if command is None or command.subcommands:
-                command = REGISTRY.find(argv)
-            if command is None:
-                name = argv[0].decode("utf-8", "replace")
-                raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
-            if command is multi or command is execute:
-                continue
-            try:
-                run_handler(engine, session, command, argv, REPLAY)
-            except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
-                failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
-            except Exception as error:  # a bug of ours, which did not end the server at that time either
-                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
-                failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
-
-    def _remove_history(self) -> None:
+    def remove_history(self) -> None:
+        """Remove the files that the manifest calls history, but for those that are kept for replicas."""
+        kept = self.manifest.kept
         for name in self.manifest.history:
-            (self.folder / name).unlink(missing_ok=True)
-        self.manifest = replace(self.manifest, history=())
+            if name not in kept:
+                (self.folder / name).unlink(missing_ok=True)
+        self.manifest = replace(self.manifest, history=kept)
 
     # -- logging ----------------------------------------------------------------------------------------------
 
@@ -152,7 +165,7 @@ class AppendOnlyFile:
         snapshot.save(self.folder / name, self._engine.keyspace)
         self.manifest = Manifest(name, history=self._listed_before(), last=number)
         self.manifest.write(self.manifest_path)
-        self._remove_history()
+        self.remove_history()
         self.size_at_rewrite = self.size
 
     def _make_folder(self) -> int:
@@ -161,16 +174,20 @@ class AppendOnlyFile:
         sync_folder(self.folder.parent)
         return max((manifests.sequence_of(path.name) for path in self.folder.iterdir()), default=0)
 
-    def open(self, on_trouble: Callable[[str | None], None]) -> None:
-        """Log every change from now on."""
-        config = self._engine.config
+    def open(self, on_trouble: Callable[[str | None], None], following: bool = False) -> None:
+        """Log every change from now on, or append what a leader has logged."""
         remove_unfinished(self.folder, f"{self.prefix}*")
-        self._remove_history()
-        name = self.manifest.increments[-1] if self.manifest.increments else self._list_increment()
-        self.writer = LogWriter(
-            LogFile(self.folder / name), self._loop, config.appendfsync, on_trouble, self._sync,
-            config.aof_timestamp_enabled,
-        )  # fmt: skip
+        self.remove_history()
+        name = self.manifest.increments[-1] if self.manifest.increments else self._list_increment(0)
+        self._open_writer(LogFile(self.folder / name, self.manifest.starts[name]), on_trouble, following)
+        if not following:
+            self.write_by_itself()
+
+    def _open_writer(self, file: LogFile, on_trouble: Callable[[str | None], None], following: bool) -> None:
+        config = self._engine.config
+        kind = FollowerWriter if following else LogWriter
+        self.writer = kind(file, self._loop, config.appendfsync, on_trouble, self._sync, config.aof_timestamp_enabled)
+        self.writer.on_written = self.on_written
         self.set_policy(config.appendfsync)
 
     def open_without_base(self, on_trouble: Callable[[str | None], None]) -> None:
@@ -191,6 +208,36 @@ class AppendOnlyFile:
             self.writer.policy = policy
             self._engine.log_to(self.writer, strict=policy == "always")
 
+    def change_role(self, on_trouble: Callable[[str | None], None], following: bool) -> None:
+        """Continue as a replica's log, or as that of a server that writes by itself. OSError if the disk refuses."""
+        assert self.writer is not None
+        self.writer.drain()
+        file = self.writer.file
+        self.writer.close()
+        self._open_writer(LogFile(file.path, file.start), on_trouble, following)
+        if not following:
+            self.write_by_itself()
+
+    def follow(self, lineage: Lineage) -> None:
+        """The leader that is followed has this lineage, and so has this log from now on."""
+        if lineage != self.lineage:
+            self.list_files(replace(self.manifest, lineage=lineage))
+
+    def replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
+        """A copy of a leader's base, and nothing yet of the feed from `start` on, take the place of this log."""
+        with contextlib.suppress(OSError):  # of a log that is given up
+            self.close()
+        number = self._make_folder() + 1
+        name, increment = manifests.base_name(self.prefix, number), manifests.increment_name(self.prefix, number + 1)
+        install(base, self.folder / name)
+        (self.folder / increment).touch()
+        sync_folder(self.folder)
+        before = self._listed_before()
+        self.manifest = Manifest(name, (increment,), before, number + 1, {increment: start}, lineage)
+        self.manifest.write(self.manifest_path)
+        self.remove_history()
+        self.size_at_rewrite = self.size
+
     def close(self) -> None:
         """Stop logging. OSError if not everything could be written."""
         writer, self.writer = self.writer, None
@@ -203,16 +250,15 @@ class AppendOnlyFile:
                     for name in self.manifest.increments:
                         (self.folder / name).unlink(missing_ok=True)
 
-    def _list_increment(self) -> str:
+    def _list_increment(self, start: int) -> str:
         """Make an empty increment and list it."""
         number = self.manifest.last + 1
         name = manifests.increment_name(self.prefix, number)
         (self.folder / name).touch()
         sync_folder(self.folder)
-        longer = replace(self.manifest, increments=(*self.manifest.increments, name), last=number)
-        if longer.base:
-            longer.write(self.manifest_path)
-        self.manifest = longer
+        before = self.manifest
+        starts = {**before.starts, name: start}
+        self.list_files(replace(before, increments=(*before.increments, name), last=number, starts=starts))
         return name
 
     # -- rewriting --------------------------------------------------------------------------------------------
@@ -222,7 +268,8 @@ class AppendOnlyFile:
         if self.writer is not None:
             self.writer.drain()
             if self.writer.file.size:
-                self.writer.switch(LogFile(self.folder / self._list_increment()))
+                start = self.writer.file.end
+                self.writer.switch(LogFile(self.folder / self._list_increment(start), start))
             self._kept_from = self.manifest.increments[-1]
         else:  # the log is off: a base alone replaces all files
             last = self._make_folder()
@@ -239,10 +286,16 @@ class AppendOnlyFile:
         install(child.path, self.folder / name)
         before, increments = self.manifest, self.manifest.increments
         kept = increments[increments.index(self._kept_from) :] if self.writer is not None else ()
-        listed = Manifest(name, kept, (*self._replaced, *(set(before.names) - set(kept))), number)
+        replaced = [each for each in before.names if each not in kept]
+        listed = replace(
+            before, base=name, increments=kept, history=(*self._replaced, *before.kept, *replaced), last=number
+        )
+        if self.writer is None:  # the base alone: what comes after it is another feed
+            listed = replace(listed, starts={}, lineage=Lineage())
         listed.write(self.manifest_path)
         self.manifest, self._replaced = listed, ()
-        self._remove_history()
+        self.feed.trim()
+        self.remove_history()
         self.size_at_rewrite = self.size
         if self.writer is not None:
             self.writer.recovered()

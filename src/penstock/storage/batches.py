@@ -42,10 +42,10 @@ class TornTail(StorageError):
     """The last batch is incomplete: the process or the machine stopped while it was being written."""
 
 
-def header(payload: bytes) -> bytes:
-    """What is written in front of a batch."""
+def framed(payload: bytes) -> bytes:
+    """A batch as it is written: its header, and the payload."""
     fields = b"%x %08x" % (len(payload), zlib.crc32(payload))
-    return b"#SUM %b %08x\r\n" % (fields, zlib.crc32(fields))
+    return b"#SUM %b %08x\r\n%b" % (fields, zlib.crc32(fields), payload)
 
 
 LENGTHS = [b"$%d" % length for length in range(1024)]
@@ -67,7 +67,7 @@ def read(path: Path, start: int = 0) -> Iterator[tuple[int, list[Argv]]]:
         offset = start
         while offset < size:
             payload_at, payload = _payload(path, file, offset, size)
-            yield offset, list(_commands(path, offset, payload))
+            yield offset, commands_of(path, offset, payload)
             offset = payload_at + len(payload)
 
 
@@ -99,13 +99,16 @@ def _damaged(path: Path, offset: int, problem: str) -> StorageError:
     return StorageError(path, offset, problem, f"`penstock check --fix {path}` cuts the log before this place")
 
 
-def _commands(path: Path, offset: int, payload: bytes) -> Iterator[Argv]:
+def commands_of(path: Path, offset: int, payload: bytes) -> list[Argv]:
+    """The commands of a batch, which is at an offset of a file."""
     while payload.startswith(_TIME):  # two, if the disk refused the batch at first
         payload = payload[payload.index(b"\n") + 1 :]
+    commands: list[Argv] = []
     reader = hiredis.Reader(notEnoughData=_MORE)
     for at in range(0, len(payload), _CHUNK):
         reader.feed(payload, at, min(_CHUNK, len(payload) - at))
         while (argv := reader.gets()) is not _MORE:
-            yield argv
+            commands.append(argv)
     if reader.has_data():
         raise _damaged(path, offset, "a batch ends within a command")
+    return commands

@@ -166,7 +166,7 @@ def _cut(path: Path, offset: int, report: Report) -> None:
     for listing, listed in listings.items():
         if path.name in listed.increments:
             last = listed.increments.index(path.name) + 1
-            replace(listed, increments=listed.increments[:last]).write(listing)
+            replace(listed.repaired(), increments=listed.increments[:last]).write(listing)
             for name in listed.increments[last:]:
                 aside = unused_name(path.with_name(name + ".bak"))
                 path.with_name(name).rename(aside)

@@ -125,7 +125,7 @@ class History:
     def sealed(self, messages: Messages, raw: int) -> None:
         self._streams.add(messages)
         self._held += raw
-        if self.active and 0 < self.limit < self._held and not self._relief_planned:
+        if self._moves and 0 < self.limit < self._held and not self._relief_planned:
             self._relief_planned = True
             self._loop.call_soon(self._relieve)
 
@@ -138,6 +138,11 @@ class History:
     def is_there(self, segment: Segment) -> bool:
         """Whether its file exists, as far as a look at the folder tells."""
         return self.files.missing(segment) is None
+
+    @property
+    def _moves(self) -> bool:
+        """Whether this server decides what goes to files; a replica does as its leader."""
+        return self.active and not self._engine.following
 
     # -- start and end ----------------------------------------------------------------------------------------
 
@@ -179,10 +184,6 @@ class History:
         wanted = self._config.stream_memory
         return wanted if wanted >= 0 else memory_of_machine() * -wanted // 100
 
-    @property
-    def _segment_size(self) -> int:
-        return min(LARGEST_SEGMENT, max(self.limit // SHARE, 1))
-
     def _limit_changes(self, wanted: int) -> None:
         stored = self.known.size
         if not wanted and stored:
@@ -213,11 +214,12 @@ class History:
     def tick(self) -> None:
         """Many times a second."""
         self._remove_unneeded()
-        if self.active:
+        if self._moves:
             self._on_disk.evict_oldest()
             if self._moving is None:
                 self._move()
-            if self.known.has_for_replay and (self.problem is not None or self._on_disk.is_full(self._segment_size)):
+            full = self.problem is not None or self._on_disk.is_full(_segment_size(self.limit))
+            if full and self.known.has_for_replay:
                 self._rewrite_soon()  # files that only a replay of the log reads make room
         if (self.refusal is not None) != self._refusing:
             self._refusing = not self._refusing
@@ -247,7 +249,7 @@ class History:
         if not limit or time.monotonic() < self._next_try or 4 * self._measure() < 3 * limit:
             return False
         self._let_go_of_what_was_read()
-        size = self._segment_size
+        size = _segment_size(limit)
         if self._on_disk.is_full(size):
             return False
         pressed = 8 * self._held > 7 * limit
@@ -292,7 +294,7 @@ class History:
 
     def _wrote(self, result: Result) -> None:
         self._finish(result)
-        if self.active and self._moving is None:
+        if self._moves and self._moving is None:
             self._move()
 
     def _finish(self, result: Result) -> bool:
@@ -326,7 +328,7 @@ class History:
         """The bound is reached: wait for the disk until it is kept again, or nothing more can go."""
         self._relief_planned = False
         self._measure(now=True)
-        while self.active and 0 < self.limit < self._held:
+        while self._moves and 0 < self.limit < self._held:
             if self._moving is None and not self._move(at_once=True):
                 return
             if not self._finish(self._thread.wait()):
@@ -343,7 +345,7 @@ class History:
     def refusal(self) -> str | None:
         """Why writes must be refused: memory is at its bound, and nothing can go to a file."""
         problem = self.problem
-        if self._on_disk.is_full(self._segment_size):
+        if self._on_disk.is_full(_segment_size(self.limit)):
             problem = "the files take as much as stream-history-max allows"
         if not self.active or problem is None or self._measure() <= self.limit:
             return None
@@ -393,6 +395,11 @@ def _named_in(path: Path) -> frozenset[str]:
 
 def _stored_size(nodes: list[Node]) -> int:
     return sum(len(node.payload) for node in nodes)
+
+
+def _segment_size(limit: int) -> int:
+    """Bytes of a segment, when streams may take so much memory."""
+    return min(LARGEST_SEGMENT, max(limit // SHARE, 1))
 
 
 def _in_memory(messages: Messages) -> int:

@@ -22,7 +22,7 @@ from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.engine.keyspace.databases import Keyspace
 from penstock.protocol.resp import pack
-from penstock.storage import manifest, snapshot
+from penstock.storage import batches, manifest, snapshot
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.check_report import Report
 from penstock.storage.files import StorageError, sync_folder, unused_name
@@ -167,14 +167,16 @@ class _Log:
         """Append to its last increment that these messages are lost."""
         listed = manifest.read(self.path)
         name = listed.increments[-1] if listed.increments else manifest.increment_name(self.path.stem, listed.last + 1)
+        repaired = listed.repaired()
+        repaired.write(self.path)
         file = LogFile(self.path.with_name(name))
         try:
-            file.append(b"".join(map(_effects, losses)), os.fsync)
+            file.append(batches.framed(b"".join(map(_effects, losses))), os.fsync)
         finally:
             file.close()
         if not listed.increments:
             sync_folder(self.path.parent)
-            replace(listed, increments=(name,), last=listed.last + 1).write(self.path)
+            replace(repaired, increments=(name,), last=listed.last + 1).write(self.path)
         _forget(self.keyspace, losses)
         return f"{name} says so now"
 

@@ -1,4 +1,5 @@
-"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written, by a log.
+"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written, by a log,
+by replicas that copy them.
 
 A stream that goes lets go of its files by itself: they are known as long as a segment has their `StoredFile`. A file
 that nothing needs is removable when the log that says so is as safe as its policy promises; otherwise a power cut could
@@ -33,6 +34,7 @@ class KnownFiles:
         self._in_next_snapshot: frozenset[str] = frozenset()
         self.in_base: frozenset[str] = frozenset()  # of the log on disk
         self._in_next_base: frozenset[str] = frozenset()
+        self._pinned: dict[object, frozenset[str]] = {}  # by who copies them
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
@@ -71,6 +73,13 @@ class KnownFiles:
             self.in_snapshot = self._in_next_snapshot
         self._in_next_snapshot = frozenset()
 
+    def pin(self, owner: object, names: Iterable[str]) -> None:
+        """Keep these files until `unpin`; they replace those that this owner had."""
+        self._pinned[owner] = frozenset(names)
+
+    def unpin(self, owner: object) -> None:
+        self._pinned.pop(owner, None)
+
     def keep_for_replay(self, segments: Iterable[Segment]) -> None:
         """The log has an effect whose replay reads these segments."""
         self._for_replay.update(segment.file for segment in segments if segment.file is not None)
@@ -108,7 +117,7 @@ class KnownFiles:
             self._for_replay.clear()
         while self._let_go:
             self._unneeded[self._let_go.popleft()] = writer.syncs if writer is not None else 0
-        kept = self.in_snapshot | self._in_next_snapshot
+        kept = self.in_snapshot.union(self._in_next_snapshot, *self._pinned.values())
         if not log_is_listed:
             kept |= self.in_base | self._in_next_base
         removable: list[str] = []

@@ -1,23 +1,30 @@
 """The list of files that make up the log: one base, then increments in order. A text file, replaced atomically.
 
+    #feed 3f0c2d4b6a81950e7d2c4b6a81950e7d2c4b6a81 0
     file appendonly.aof.2.base.pns seq 2 type b
-    file appendonly.aof.3.incr.aof seq 3 type i
+    file appendonly.aof.3.incr.aof seq 3 type i startoffset 70125
     file appendonly.aof.1.base.pns seq 1 type h
 
 A file is part of the log if and only if it is listed here as b or i. So a file is made and synced before it is listed,
 and removed only after a manifest that calls it history (h) is on disk: a crash at any instant leaves a manifest that
 loads, and nothing is ever removed that a manifest did not name.
+
+An increment says at which offset of the feed it begins, and the lines #feed are the lineage (lineage.py); a log of an
+older version has neither. History with an offset is kept for replicas, which may have to read it.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.storage.files import StorageError, replace_file
+from penstock.storage.lineage import Lineage
 
-_line = re.compile(r"file (\S+) seq (\d+) type ([bih])").fullmatch
+_line = re.compile(r"file (\S+) seq (\d+) type ([bih])(?: startoffset (\d+))?").fullmatch
+_feed = re.compile(r"#feed ([0-9a-f]{40}) (\d+)").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,8 @@ class Manifest:
     increments: tuple[str, ...] = ()
     history: tuple[str, ...] = ()  # replaced by the base, to be removed
     last: int = 0  # the highest sequence number ever given out
+    starts: Mapping[str, int] = field(default_factory=dict)  # of increments, kept ones too: where they are in the feed
+    lineage: Lineage = field(default_factory=Lineage)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,8 +45,20 @@ class Manifest:
     def write(self, path: Path) -> None:
         rows = [(self.base, "b")] if self.base else []
         rows += [(name, "i") for name in self.increments] + [(name, "h") for name in self.history]
-        text = "".join(f"file {name} seq {sequence_of(name)} type {kind}\n" for name, kind in rows)
+        text = "".join(f"#feed {feed} {start}\n" for feed, start in self.lineage.feeds)
+        for name, kind in rows:
+            start = f" startoffset {self.starts[name]}" if name in self.starts else ""
+            text += f"file {name} seq {sequence_of(name)} type {kind}{start}\n"
         replace_file(path, lambda file: file.write(text.encode()))
+
+    def repaired(self) -> Manifest:
+        """The same files, after one of them was changed: it is no longer the log that replicas know."""
+        return replace(self, starts={}, lineage=Lineage())
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Increments that the base has replaced, and replicas may still have to read; in order."""
+        return tuple(name for name in self.history if name in self.starts)
 
 
 def read(path: Path) -> Manifest:
@@ -45,19 +66,26 @@ def read(path: Path) -> Manifest:
     base, last, offset = "", 0, 0
     increments: list[str] = []
     history: list[str] = []
+    starts: dict[str, int] = {}
+    feeds: list[tuple[str, int]] = []
     for line in path.read_text("utf-8", "replace").splitlines(keepends=True):
+        begin, offset = offset, offset + len(line.encode())
+        if (feed := _feed(line.strip())) is not None:
+            feeds.append((feed[1], int(feed[2])))
+            continue
         found = _line(line.strip())
         if found is None or not line.endswith("\n") or (found[3] == "b" and (base or increments)):
-            raise StorageError(path, offset, f"this is no line of a manifest: {line.strip()!r}", "Restore the file")
+            raise StorageError(path, begin, f"this is no line of a manifest: {line.strip()!r}", "Restore the file")
         if found[3] == "b":
             base = found[1]
         else:
             (increments if found[3] == "i" else history).append(found[1])
+        if found[4] is not None:
+            starts[found[1]] = int(found[4])
         last = max(last, int(found[2]))
-        offset += len(line.encode())
     if not base:
         raise StorageError(path, 0, "the manifest lists no base", "Restore the file")
-    return Manifest(base, tuple(increments), tuple(history), last)
+    return Manifest(base, tuple(increments), tuple(history), last, starts, Lineage(tuple(feeds)))
 
 
 def base_name(prefix: str, sequence: int) -> str:

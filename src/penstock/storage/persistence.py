@@ -23,11 +23,13 @@ from penstock.protocol.errors import ReplyError
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.history import History
+from penstock.storage.lineage import Lineage
 from penstock.storage.loading import Loader
 from penstock.storage.one_child import OneChild
 from penstock.storage.rewrites import Rewrites
 from penstock.storage.saves import Saves
 from penstock.storage.writer import Loop
+from penstock.types.once_records import OnceRecords
 
 log = logging.getLogger("penstock.storage")
 
@@ -50,17 +52,17 @@ class Persistence:
         self._config = engine.config
         self._stop = stop
         self._lock = FolderLock(Path(engine.config.dir))
-        self._aof = AppendOnlyFile(engine, loop, sync)
+        self.aof = AppendOnlyFile(engine, loop, sync)
         self._child = OneChild(engine)
         self._saves = Saves(engine, self._child, self._refuse_writes)
-        self._rewrites = Rewrites(engine, self._aof, self._child)
-        self._loader = Loader(engine, self._lock, self._aof, self._saves)
-        self.history = History(engine, loop, self._aof, self._refuse_writes, self._rewrites.soon)
+        self._rewrites = Rewrites(engine, self.aof, self._child)
+        self.loader = Loader(engine, self._lock, self.aof, self._saves)
+        self.history = History(engine, loop, self.aof, self._refuse_writes, self._rewrites.soon)
         self._saves.files = self._rewrites.files = self.history.known
         self.closed_whole = True  # False: `close` could not bring everything to disk
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         self._save_at_end = True
-        self._loader.set_loading(True)  # from now on, not from `start`: sockets may be open before that
+        self.loader.set_loading(True)  # from now on, not from `start`: sockets may be open before that
         engine.persistence = self
         engine.lock_gate.on_quiet = self._start_what_is_due
 
@@ -73,24 +75,24 @@ class Persistence:
         """
         try:
             await self._lock_folder()
-            from_log = self._config.appendonly and self._aof.exists
-            await self._loader.load_in_slices(unwanted)
+            from_log = self._config.appendonly and self.aof.exists
+            await self.loader.load_in_slices(unwanted)
             if unwanted():
                 return
             if self._config.appendonly:  # perhaps only since a moment ago: CONFIG SET while the snapshot was loaded
                 self._lock.take()
                 if not from_log:
-                    self._aof.create()
-                self._aof.open(self._log_trouble)
+                    self.aof.create()
+                self.aof.open(self._log_trouble, following=bool(self._config.replicaof))
         except BaseException:
             self._lock.release()
             raise
-        self._loader.set_loading(False)  # only now: no client may see, change or save a part of the data
+        self.loader.set_loading(False)  # only now: no client may see, change or save a part of the data
         self._started = True
         if self._lock.held:
             self.history.start(self._saves.path)
         self._config.on_change("appendonly", self._switch_log)
-        self._config.on_change("appendfsync", self._aof.set_policy)
+        self._config.on_change("appendfsync", self.aof.set_policy)
         self._config.on_change("stop-writes-on-bgsave-error", lambda _: self._refuse_writes())
         self._config.on_change("save", self._rules_change)
 
@@ -126,9 +128,9 @@ class Persistence:
         self._child.kill()
         self.history.close()
         try:
-            self._aof.close()
-            if self._started and self._config.appendonly and not self._aof.manifest.base:
-                self._aof.create()  # the log was turned on a moment ago, and the child was not ready
+            self.aof.close()
+            if self._started and self._config.appendonly and not self.aof.manifest.base:
+                self.aof.create()  # the log was turned on a moment ago, and the child was not ready
         except OSError as error:
             log.error("the log could not be written to its end: %s", error)
             self.closed_whole = False
@@ -145,8 +147,8 @@ class Persistence:
         if self._started:
             wanted = bool(self._config.save) if save is None else save
             try:
-                if self._aof.writer is not None:
-                    self._aof.writer.drain()
+                if self.aof.writer is not None:
+                    self.aof.writer.drain()
                 if wanted:
                     self._child.kill(self._saves)
                     self.save()
@@ -161,9 +163,9 @@ class Persistence:
 
     def tick(self) -> None:
         """Called hz times a second."""
-        if self._aof.writer is not None:
+        if self.aof.writer is not None:
             may_sync = self._child.running is None or not self._config.no_appendfsync_on_rewrite
-            self._aof.writer.tick(may_sync=may_sync)
+            self.aof.writer.tick(may_sync=may_sync)
         self._child.tick()
         self.history.tick()
         self._start_what_is_due()
@@ -215,25 +217,49 @@ class Persistence:
 
     def _switch_log(self, on: bool) -> None:
         """CONFIG SET appendonly. The log is of no use until a child has written its base."""
-        if on and self._aof.writer is None:
+        if on and self.aof.writer is None:
             try:
                 self._lock.take()
             except FolderInUse as error:
                 raise ValueError(str(error)) from None
             self._child.kill(self._rewrites)  # it writes a base for a log without increments: not the one wanted now
-            self._aof.open_without_base(self._log_trouble)
+            self.aof.open_without_base(self._log_trouble)
             self._rewrites.scheduled = True
             if not self.history.started:
                 self.history.start(self._saves.path)
-        elif not on and self._aof.writer is not None:
+        elif not on and self.aof.writer is not None:
             self._child.kill(self._rewrites)
             self._rewrites.scheduled = False
             try:
-                self._aof.close()
+                self.aof.close()
             except OSError as error:  # it may well be turned off because the disk is full
                 log.warning("the log is off; its end could not be written: %s", error)
             self._log_trouble(None)
             self._rewrites.tell_begun("it was turned off again")
+
+    def change_role(self, following: bool) -> None:
+        """The log continues as that of a replica, or of a server that writes by itself; OSError if the disk refuses."""
+        self.aof.change_role(self._log_trouble, following)
+
+    async def replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
+        """A replica has copied its leader's base: forget everything, and load that. Clients get LOADING."""
+        engine, keyspace = self._engine, self._engine.keyspace
+        self.loader.set_loading(True)
+        try:
+            while engine.workers.jobs:  # they read the values that go
+                await asyncio.sleep(0.001)
+            self._child.kill()
+            for database in keyspace.databases:
+                database.clear()
+                engine.streams.cleared(database)
+            keyspace.once_records = OnceRecords()
+            self.aof.replace_by(base, start, lineage)
+            await self.loader.load_in_slices(lambda: False)
+            self.aof.open(self._log_trouble, following=True)
+            self.history.start(self._saves.path)
+            engine.streams.find_all()
+        finally:
+            self.loader.set_loading(False)
 
     def _log_trouble(self, problem: str | None) -> None:
         if problem is not None and self._engine.write_error is None:
@@ -244,7 +270,7 @@ class Persistence:
 
     def _refuse_writes(self, log_problem: str | None = None) -> None:
         """Tell the engine whether writes are refused, or only new messages of streams, and why."""
-        writer = self._aof.writer
+        writer = self.aof.writer
         problem = log_problem or (writer.trouble if writer is not None else None)
         error = None
         if problem is not None:
@@ -261,22 +287,22 @@ class Persistence:
         if save:
             self._child.kill(self._saves)
             self.save()
-        self._loader.load_again(self._loader.load_snapshot, flush, unchanged=save and flush)
-        if self._aof.writer is not None and not (save and flush):
+        self.loader.load_again(self.loader.load_snapshot, flush, unchanged=save and flush)
+        if self.aof.writer is not None and not (save and flush):
             self._rewrites.scheduled = True  # the loaded data is not what was logged
 
     def reload_log(self) -> None:
         if self._engine.in_unit:  # the log gets all of a transaction at its end: what is done of it would be lost
             raise ReplyError("DEBUG LOADAOF cannot run in a transaction, which is not in the log yet")
-        if self._aof.writer is not None:
-            self._aof.writer.drain()
-        self._loader.load_again(self._loader.load_log, flush=True, unchanged=True)
+        if self.aof.writer is not None:
+            self.aof.writer.drain()
+        self.loader.load_again(self.loader.load_log, flush=True, unchanged=True)
 
     # -- INFO -------------------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, int | str]:
         """INFO persistence, with Redis's names; rdb means the snapshot."""
-        writer = self._aof.writer
+        writer = self.aof.writer
         fields: dict[str, int | str] = {
             "loading": int(self._engine.loading),
             "async_loading": 0,
@@ -288,7 +314,7 @@ class Persistence:
             "current_save_keys_total": 0,
             **self._saves.info(),
             "rdb_last_load_keys_expired": 0,
-            "rdb_last_load_keys_loaded": self._loader.loaded_keys,
+            "rdb_last_load_keys_loaded": self.loader.loaded_keys,
             **self._rewrites.info(),
             **self.history.info(),
             "module_fork_in_progress": 0,
@@ -296,13 +322,13 @@ class Persistence:
         }
         if writer is not None:
             fields |= {
-                "aof_current_size": self._aof.size,
-                "aof_base_size": self._aof.size_at_rewrite,
+                "aof_current_size": self.aof.size,
+                "aof_base_size": self.aof.size_at_rewrite,
                 "aof_pending_rewrite": int(self._rewrites.scheduled),
                 "aof_buffer_length": writer.waiting_bytes,
                 "aof_pending_bio_fsync": int(writer.syncing),
                 "aof_delayed_fsync": writer.delayed_syncs,
             }
         if self._engine.loading:
-            fields["loading_start_time"] = self._loader.since
+            fields["loading_start_time"] = self.loader.since
         return fields

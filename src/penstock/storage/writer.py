@@ -48,11 +48,11 @@ from typing import Protocol
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
 from penstock.engine.session import Unconfirmed
-from penstock.storage.batches import LENGTHS, add_lines, header
+from penstock.storage.batches import LENGTHS, add_lines, framed
 
 log = logging.getLogger("penstock.storage")
 
-_MANY = 200
+MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
 
 Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
@@ -67,17 +67,23 @@ class Loop(Protocol):
 
 
 class LogFile:
-    """An increment, open for appending. `size` counts whole batches only."""
+    """An increment, open for appending. `size` counts whole batches only; `start` is its place in the feed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int = 0) -> None:
         self.path = path
+        self.start = start
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.size = os.fstat(self._descriptor).st_size
         self._torn = False  # part of a batch may follow `size`
 
-    def append(self, payload: bytes, sync: Callable[[int], None] | None) -> None:
+    @property
+    def end(self) -> int:
+        """Where the feed goes on."""
+        return self.start + self.size
+
+    def append(self, batch: bytes, sync: Callable[[int], None] | None) -> None:
         """Write one batch and perhaps sync it; if either fails the file is as before."""
-        rest = memoryview(header(payload) + payload)
+        rest = memoryview(batch)
         total = len(rest)
         self._cut()
         self._torn = True
@@ -124,7 +130,9 @@ class LogWriter:
         self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
         self.sync_works = True  # the last one did
         self.syncs = 0  # how often the file was synced
+        self.synced_end = file.end  # the feed up to here is safe from a power cut
         self.delayed_syncs = 0  # syncs that were under way when the next one was due
+        self.on_written: Callable[[bytes], None] | None = None  # told of each batch, before the replies leave
         self._loop = loop
         self._on_trouble = on_trouble
         self._sync = sync
@@ -136,6 +144,7 @@ class LogWriter:
         self._batch = b""  # the batch the thread has
         self._busy = False  # the thread has a batch
         self._syncing = False  # the thread syncs what was written (everysec)
+        self._syncing_to = 0  # up to where
         self._sync_is_late = False  # the one under way is in `delayed_syncs`
         self._unsynced = False
         self._last_sync = time.monotonic()
@@ -173,20 +182,26 @@ class LogWriter:
         else:
             add_lines(pieces, argv)
         if not self.pending and self.trouble is None:
-            self.pending = True
-            if not self._busy:
-                self._loop.call_soon(self._flush)
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        self.pending = True
+        if not self._busy:
+            self._loop.call_soon(self._flush)
 
     def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview]) -> None:
         """Send these once everything logged so far is as safe as the policy says.
 
         Those that are Unconfirmed acknowledge a change; if the disk refuses it, they become errors.
         """
-        pieces, joined = self._pieces, self._joined
-        if len(pieces) - joined > _MANY:  # so that arguments are let go while they are in the processor's cache
-            pieces[joined:] = [b"\r\n".join(pieces[joined:])]
-            self._joined += 1
-        (self._held if pieces else self._leaving).append((write, replies))
+        if len(self._pieces) - self._joined > MANY:
+            self._join()
+        (self._held if self._pieces else self._leaving).append((write, replies))
+
+    def _join(self) -> None:
+        """Join lines, so that arguments are let go while they are in the processor's cache."""
+        self._pieces[self._joined :] = [b"\r\n".join(self._pieces[self._joined :])]
+        self._joined += 1
 
     @property
     def syncing(self) -> bool:
@@ -204,23 +219,39 @@ class LogWriter:
         return self.syncs >= syncs + 2 or (idle and (self.policy == "no" or not self._unsynced))
 
     @property
+    def has_all(self) -> bool:
+        """Whether everything that was logged is in the file."""
+        return not self._pieces and not self._busy
+
+    @property
     def waiting_bytes(self) -> int:
         return sum(map(len, self._pieces)) + 2 * len(self._pieces) + len(self._batch)
 
     # -- batches ----------------------------------------------------------------------------------------------
 
     def _take_batch(self) -> bytes:
+        """What has collected, as it is written. It begins in database 0 if it does not say which.
+
+        So a batch can be understood without those before it.
+        """
         pieces, self._pieces, self._joined = self._pieces, [], 0
+        if self._database:
+            self._database = -1
         if self.timestamps and (now := int(time.time())) != self._last_stamp:
             self._last_stamp = now
             pieces.insert(0, b"#TS:%d" % now)
         pieces.append(b"")
-        return b"\r\n".join(pieces)
+        return framed(b"\r\n".join(pieces))
 
     def _take_back(self, batch: bytes) -> None:
         """The disk refused a batch: it becomes the beginning of the next one."""
-        self._pieces.insert(0, batch.removesuffix(b"\r\n"))
+        self._pieces.insert(0, batch.partition(b"\n")[2].removesuffix(b"\r\n"))
         self._joined += 1
+
+    def _written(self, batch: bytes) -> None:
+        """The log has one batch more."""
+        if self.on_written is not None:
+            self.on_written(batch)
 
     def _flush(self) -> None:
         """The end of an iteration, or of the thread's last job: start the next batch."""
@@ -252,6 +283,7 @@ class LogWriter:
             raise
         self._unsynced = True
         self._out_of_trouble()
+        self._written(batch)
 
     def _sync_here(self) -> None:
         try:
@@ -262,6 +294,7 @@ class LogWriter:
         self._unsynced = False
         self.sync_works = True
         self.syncs += 1
+        self.synced_end = self.file.end
 
     def _sync_failed(self, error: OSError) -> None:
         self.needs_rewrite = True
@@ -316,6 +349,7 @@ class LogWriter:
                 self._sync_failed(error)
             else:
                 self.syncs += 1
+                self.synced_end = self._syncing_to
         else:
             self._busy = False
             batch, self._batch = self._batch, b""
@@ -326,6 +360,8 @@ class LogWriter:
                 return
             self._out_of_trouble()
             self.syncs += 1
+            self.synced_end = self.file.end
+            self._written(batch)
             leaving, self._leaving = self._leaving, []
             self.pending = bool(self._pieces)
             _send(leaving, None)
@@ -350,7 +386,7 @@ class LogWriter:
         elif not self._syncing and not self._busy:
             self._last_sync = now
             self._unsynced = False
-            self._syncing = True
+            self._syncing, self._syncing_to = True, self.file.end
             self._jobs.put(lambda: self.file.sync(self._sync))
 
     def drain(self) -> None:

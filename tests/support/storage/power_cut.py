@@ -149,7 +149,7 @@ def live(folder: Path, disk: Disk, acknowledge: Callable[[int], object]) -> None
             life.run(f"SET last {number}", f"RPUSH list {number}")
         life.loop.run()
         if durable:
-            writer = life.persistence._aof.writer
+            writer = life.persistence.aof.writer
             assert writer is not None
             writer.drain()
             acknowledge(number)
@@ -198,7 +198,7 @@ def live_with_history(folder: Path, disk: Disk, acknowledge: Callable[[int], obj
     def run(*words: bytes) -> None:
         life.engine.execute(life.session, list(words))
         life.loop.run()
-        writer = life.persistence._aof.writer
+        writer = life.persistence.aof.writer
         assert writer is not None
         writer.drain()
 

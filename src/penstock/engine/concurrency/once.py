@@ -59,7 +59,7 @@ class Once:
 
     def tick(self) -> None:
         now, config, records = self._engine.clock.now, self._engine.config, self._engine.keyspace.once_records
-        if self._engine.loading:
+        if self._engine.loading or self._engine.following:
             return
         if records is not self._records:
             self._loaded(records, now)
@@ -74,6 +74,10 @@ class Once:
         del self._to_visit[-SLICE:]
         self.forgotten += records.forget_idle(now - config.once_idle_timeout, some)
         self.forgotten += records.forget_gone(now, config.once_gone_timeout, some)
+
+    def took_over(self) -> None:
+        """This server was a replica until now: the clients have yet to come here."""
+        self._records = None
 
     def _leave(self) -> None:
         """Note for some clients of connections that ended that they have none."""

@@ -1,0 +1,179 @@
+"""Commands about replicas: REPLICAOF, ROLE, WAIT, WAITAOF, FAILOVER; PSYNC and REPLCONF between servers."""
+
+from __future__ import annotations
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Argv, Flag, Reply, command
+from penstock.engine.dispatch import Replication
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import NO_REPLY, OK, Status
+
+_SERVERS = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE
+
+
+def _replication(session: Session) -> Replication:
+    if session.engine.replication is None:
+        raise ReplyError("this server has no replicas")
+    return session.engine.replication
+
+
+def _to_port(raw: bytes) -> int:
+    port = to_integer(raw, lambda: ReplyError("Invalid master port"))
+    if not 0 < port < 65536:
+        raise ReplyError("Invalid master port")
+    return port
+
+
+@command("REPLICAOF", arity=3, flags=_SERVERS, group="server", syntax="host port | NO ONE")
+def replicaof(session: Session, argv: Argv) -> Reply:
+    """Become a replica of another server, or of none: then this server takes writes again.
+
+    A replica keeps a log, and the other server too (appendonly yes). What is here is replaced by a copy, unless it is
+    an earlier state of the other server: then only the rest comes.
+    """
+    replication = _replication(session)
+    if [word.upper() for word in argv[1:]] == [b"NO", b"ONE"]:
+        replication.lead()
+        return OK
+    if session.link is not None:
+        raise ReplyError("Command is not valid when client is a replica.")
+    host = argv[1].decode("utf-8", "surrogateescape")
+    if not host or any(character.isspace() for character in host):
+        raise ReplyError("Invalid master host")
+    replication.follow(host, _to_port(argv[2]))
+    return OK
+
+
+@command("SLAVEOF", arity=3, flags=_SERVERS, group="server", syntax="host port | NO ONE")
+def slaveof(session: Session, argv: Argv) -> Reply:
+    """The older name of REPLICAOF."""
+    return replicaof(session, argv)
+
+
+@command(
+    "ROLE", arity=1, flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST, group="server",
+    categories=["admin", "dangerous"],
+)  # fmt: skip
+def role(session: Session, argv: Argv) -> Reply:
+    """Answer whether this server leads or follows, how far its log is, and who is at the other end."""
+    return _replication(session).role()
+
+
+@command(
+    "FAILOVER", arity=-1, flags=_SERVERS, group="server",
+    syntax="[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
+)  # fmt: skip
+def failover(session: Session, argv: Argv) -> Reply:
+    """Hand over to a replica: hold writes back until it has everything, have it lead, and follow it."""
+    replication = _replication(session)
+    target: tuple[str, int] | None = None
+    timeout, force, abort = 0, False, False
+    words = iter(argv[1:])
+    for word in words:
+        match word.upper():
+            case b"ABORT":
+                abort = True
+            case b"FORCE":
+                force = True
+            case b"TIMEOUT":
+                timeout = to_integer(next(words, b""), lambda: syntax_error())
+                if timeout <= 0:
+                    raise ReplyError("FAILOVER timeout must be greater than 0")
+            case b"TO":
+                host = next(words, b"").decode("utf-8", "surrogateescape")
+                target = host, _to_port(next(words, b""))
+            case _:
+                raise syntax_error()
+    if abort:
+        if len(argv) > 2:
+            raise syntax_error()
+        replication.abort_failover()
+    else:
+        replication.fail_over(target, timeout, force)
+    return OK
+
+
+@command("WAIT", arity=3, flags=Flag.NOSCRIPT, group="connection", syntax="numreplicas timeout")
+def wait(session: Session, argv: Argv) -> Reply:
+    """Wait until so many replicas have in their logs what was written until now, or for so many milliseconds.
+
+    The answer is how many have it.
+    """
+    replicas, timeout = to_integer(argv[1]), _to_timeout(session, argv)
+    return _replication(session).wait(session, local=False, replicas=replicas, timeout=timeout, synced=False)
+
+
+@command("WAITAOF", arity=4, flags=Flag.NOSCRIPT, group="connection", syntax="numlocal numreplicas timeout")
+def waitaof(session: Session, argv: Argv) -> Reply:
+    """Wait until what was written until now is safe from a power cut: here (numlocal 1) and on so many replicas.
+
+    The answer is two numbers: 1 if it is safe here, and how many replicas have it safe.
+    """
+    local, replicas, timeout = to_integer(argv[1]), to_integer(argv[2]), _to_timeout(session, argv)
+    if local not in (0, 1):
+        raise ReplyError("value is out of range, must be between 0 and 1")
+    if local and session.engine.commit is None:
+        raise ReplyError("WAITAOF cannot be used when numlocal is set but appendonly is disabled.")
+    return _replication(session).wait(session, local=bool(local), replicas=replicas, timeout=timeout, synced=True)
+
+
+def _to_timeout(session: Session, argv: Argv) -> int:
+    """The last argument; and this is no replica."""
+    if session.engine.following:
+        raise ReplyError(
+            f"{argv[0].decode().upper()} cannot be used with replica instances. Please also note that since Redis 4.0 "
+            "if a replica is configured to be writable (which is not the default) writes to replicas are just local "
+            "and are not propagated."
+        )
+    timeout = to_integer(argv[-1], lambda: ReplyError("timeout is not an integer or out of range"))
+    if timeout < 0:
+        raise ReplyError("timeout is negative")
+    return timeout
+
+
+@command(
+    "PSYNC", arity=-3, flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", syntax="feed offset [FAILOVER]"
+)
+def psync(session: Session, argv: Argv) -> Reply:
+    """Ask for the log from an offset on: for replicas, which are Penstock servers too.
+
+    CONTINUE and the lineage of the log are answered if it follows, and COPY if everything must be copied first.
+    FAILOVER: the one that asks has led until now, and hands over.
+    """
+    offset = to_integer(argv[2])
+    feed = argv[1].decode("utf-8", "replace")
+    take_over = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
+    if len(argv) > 3 and not take_over:
+        raise syntax_error()
+    return _replication(session).start_feed(session, "" if feed == "?" else feed, offset, take_over)
+
+
+@command(
+    "REPLCONF", arity=-1, flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY, group="server",
+    syntax="[option value ...] | ACK offset [FACK offset] | FILES | SIZE name | READ name start count",
+)  # fmt: skip
+def replconf(session: Session, argv: Argv) -> Reply:
+    """What servers say to each other: who a replica is, how far it is, and the files of a full copy."""
+    replication = _replication(session)
+    match [word.upper() for word in argv[1:2]]:
+        case [b"ACK"] if len(argv) in (3, 5):
+            replication.acknowledged(session, to_integer(argv[2]), to_integer(argv[-1]))
+            return NO_REPLY
+        case [b"FILES"] if len(argv) == 2:
+            return replication.files(session)
+        case [b"SIZE"] if len(argv) == 3:
+            return replication.file_size(argv[2].decode("utf-8", "replace"))
+        case [b"READ"] if len(argv) == 5:
+            name = argv[2].decode("utf-8", "replace")
+            return replication.read_file(session, name, to_integer(argv[3]), to_integer(argv[4]))
+        case [b"GETACK"]:
+            return Status(b"OK")
+    if len(argv) % 2 == 0:
+        raise syntax_error()
+    settings = [(name.lower(), value) for name, value in zip(argv[1::2], argv[2::2], strict=True)]
+    unknown = [name for name, _ in settings if name not in (b"listening-port", b"ip-address", b"capa")]
+    if unknown:
+        raise ReplyError(f"Unrecognized REPLCONF option: {unknown[0].decode('utf-8', 'replace')}")
+    replication.configure(session, settings)
+    return OK

@@ -1,0 +1,84 @@
+"""What INFO replication and ROLE tell, with Redis's names."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.engine.config import Config
+from penstock.engine.declarations import Reply
+from penstock.replication.follower import Follower, State
+from penstock.replication.links import Links
+
+Fields = dict[str, int | str]
+
+
+def describe_role(links: Links, follower: Follower | None) -> list[Reply]:
+    """The answer of ROLE."""
+    if follower is not None:
+        host, port = follower.leader
+        offset = links.end if follower.state is State.CONNECTED else -1
+        return [b"slave", host.encode(), port, follower.state.value.encode(), offset]
+    following = [link for link in links.links.values() if link.position is not None]
+    rows = [[link.address[0].encode(), b"%d" % link.port, b"%d" % link.acknowledged] for link in following]
+    return [b"master", links.end, rows]
+
+
+def describe_replicas(links: Links, config: Config) -> Fields:
+    """Those that follow this server."""
+    rows = [link for link in links.links.values() if link.position is not None or link.base is not None]
+    fields: Fields = {"connected_slaves": len(rows)}
+    if config.min_replicas_to_write:
+        fields["min_slaves_good_slaves"] = links.good(config.min_replicas_max_lag)
+    for number, link in enumerate(rows):
+        host, port = link.address
+        state = "send_bulk" if link.position is None else "online"
+        lag = int(links.now() - link.heard)
+        fields[f"slave{number}"] = (
+            f"ip={host},port={port},state={state},offset={link.acknowledged},lag={lag},synced={link.synced}"
+        )
+    return fields
+
+
+def describe_feed(links: Links, config: Config, run_id: str) -> Fields:
+    """The log, as replicas see it."""
+    feeds = links.aof.lineage.feeds
+    return {
+        "master_replid": links.aof.lineage.id or run_id,
+        "master_replid2": feeds[-2][0] if len(feeds) > 1 else "0" * 40,
+        "master_repl_offset": links.end,
+        "second_repl_offset": feeds[-1][1] if len(feeds) > 1 else -1,
+        "repl_backlog_active": int(bool(links.links) or bool(links.aof.manifest.kept)),
+        "repl_backlog_size": config.repl_backlog_size,
+        "repl_backlog_first_byte_offset": links.aof.feed.start,
+        "repl_backlog_histlen": links.end - links.aof.feed.start if links.aof.writer is not None else 0,
+    }
+
+
+def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
+    """The server that this one follows."""
+    up = follower.state is State.CONNECTED
+    now = time.monotonic()
+    host, port = follower.leader
+    fields: Fields = {
+        "master_host": host,
+        "master_port": port,
+        "master_link_status": "up" if up else "down",
+        "master_last_io_seconds_ago": int(now - follower.heard) if up else -1,
+        "master_sync_in_progress": int(follower.to_copy > 0),
+        "slave_read_repl_offset": end,
+        "slave_repl_offset": end,
+    }
+    if follower.to_copy:
+        fields |= {
+            "master_sync_total_bytes": follower.to_copy,
+            "master_sync_read_bytes": follower.copied,
+            "master_sync_left_bytes": follower.to_copy - follower.copied,
+            "master_sync_last_io_seconds_ago": int(now - follower.heard),
+        }
+    if not up:
+        fields["master_link_down_since_seconds"] = int(now - follower.lost_at)
+    return fields | {
+        "slave_priority": config.replica_priority,
+        "slave_read_only": 1,
+        "replica_announced": int(config.replica_announced),
+    }

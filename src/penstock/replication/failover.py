@@ -1,0 +1,111 @@
+"""FAILOVER: a leader hands over to a replica that has everything, and follows it.
+
+Writes are held back (CLIENT PAUSE WRITE) until a replica has the whole log. Then this server asks that replica for the
+feed, with the word FAILOVER: the replica leads from then on. If it refuses, or cannot be reached, this server goes on
+leading. Clients whose writes were held back get READONLY afterwards, and go to the new leader.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from penstock.engine.dispatch import Engine
+from penstock.protocol.errors import ReplyError
+from penstock.replication.link import Link
+from penstock.replication.links import Links
+from penstock.storage.notice import notice
+
+LONG = 1 << 31
+"""Milliseconds: longer than a failover takes."""
+
+
+class Step(Enum):
+    """How far it is, in Redis's words."""
+
+    NONE = "no-failover"
+    WAITING = "waiting-for-sync"
+    ASKED = "failover-in-progress"
+
+
+class Failover:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine, links: Links, hand_over: Callable[[str, int], None]) -> None:
+        self._engine = engine
+        self._links = links
+        self._hand_over = hand_over
+        self.step = Step.NONE
+        self._target: tuple[str, int] | None = None
+        self._until: float | None = None
+        self._force = False
+
+    def start(self, target: tuple[str, int] | None, timeout: int, force: bool) -> None:
+        """Begin; `tick` goes on with it. ReplyError if it is not possible."""
+        if self._engine.following:
+            raise ReplyError("FAILOVER is not valid when server is a replica.")
+        if self.step is not Step.NONE:
+            raise ReplyError("FAILOVER already in progress.")
+        if not any(link.position is not None for link in self._links.links.values()):
+            raise ReplyError("FAILOVER requires connected replicas.")
+        if target is not None and self._link_to(target) is None:
+            raise ReplyError("FAILOVER target HOST and PORT is not a replica.")
+        if force and (target is None or not timeout):
+            raise ReplyError("FAILOVER with force option requires both a timeout and target HOST and IP.")
+        self._target, self._force = target, force
+        self._until = time.monotonic() + timeout / 1000 if timeout else None
+        self.step = Step.WAITING
+        self._engine.pause.start(LONG, everything=False)
+        notice("handing over to a replica: waiting until it has everything")
+        self.tick()
+
+    def abort(self) -> None:
+        """FAILOVER ABORT: go on leading."""
+        if self.step is not Step.WAITING:
+            raise ReplyError("No failover in progress.")
+        self._end("it was aborted")
+
+    def tick(self) -> None:
+        """Many times a second, and whenever a replica has more than before."""
+        if self.step is not Step.WAITING:
+            return
+        link = self._ready()
+        if link is not None:
+            self._ask(link.address)
+        elif self._until is not None and time.monotonic() > self._until:
+            if self._force and self._target is not None:
+                self._ask(self._target)
+            else:
+                self._end("no replica had everything in time")
+        else:
+            self._links.ask_all()
+
+    def _ready(self) -> Link | None:
+        writer = self._links.aof.writer
+        if writer is None or not writer.has_all:
+            return None
+        links = [link for link in self._links.links.values() if link.acknowledged == self._links.end]
+        chosen = [link for link in links if self._target is None or link.address == self._target]
+        return chosen[0] if chosen else None
+
+    def _link_to(self, address: tuple[str, int]) -> Link | None:
+        links = [link for link in self._links.links.values() if link.position is not None and link.address == address]
+        return links[0] if links else None
+
+    def _ask(self, address: tuple[str, int]) -> None:
+        self.step = Step.ASKED
+        notice("handing over to %s:%d", *address)
+        self._hand_over(*address)
+
+    def ended(self, problem: str | None) -> None:
+        """The replica leads now, or why it does not."""
+        if self.step is Step.ASKED:
+            self._end(problem)
+
+    def _end(self, problem: str | None) -> None:
+        self.step = Step.NONE
+        notice("handing over failed: %s" if problem else "handed over%s", problem or "")
+        self._engine.pause.end()

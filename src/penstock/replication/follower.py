@@ -1,0 +1,280 @@
+"""A replica follows its leader: it connects, copies everything if it must, and then appends and applies the feed.
+
+Each batch goes to this server's log as it came, and its commands are run as when a log is read at the start
+(storage/replay.py), between two commands of clients. A batch that says that messages went to a file of history
+(`TAPPLY key HISTORY`) is applied when that file has been copied. If the leader has removed it meanwhile, the messages
+stay in memory until a later batch evicts them, as in a replay.
+
+The connection is made again and again until this server is told to follow nobody. What is here already is never copied
+again, as long as the leader still has the rest of the feed.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from penstock.engine.dispatch import Engine
+from penstock.protocol.errors import PenstockError, ProtocolError
+from penstock.protocol.grammar import Argv
+from penstock.replication.copying import ask_for_offer, copy_base, copy_history, parse_lineage
+from penstock.replication.diverged import keep_diverged
+from penstock.replication.frames import Frame, FrameReader
+from penstock.replication.leader_connection import LeaderConnection
+from penstock.storage.batches import commands_of
+from penstock.storage.files import StorageError
+from penstock.storage.follower_writer import FollowerWriter
+from penstock.storage.notice import notice
+from penstock.storage.persistence import Persistence
+from penstock.storage.replay import Replay
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.segments import Segment
+
+log = logging.getLogger("penstock.replication")
+
+READ = 1 << 16
+"""Bytes of the feed that are applied before clients are served."""
+AGAIN = 1.0
+"""Seconds between attempts to connect, at most."""
+FEED = Path("feed")
+"""Stands for the file in errors about the feed."""
+
+
+class State(Enum):
+    """How far a replica is, in Redis's words."""
+
+    CONNECT = "connect"
+    CONNECTING = "connecting"
+    SYNC = "sync"
+    CONNECTED = "connected"
+
+
+class Follower:
+    """See the top of this file. `run` it as a task."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        persistence: Persistence,
+        leader: tuple[str, int],
+        tls: Callable[[], ssl.SSLContext | None],
+        on_change: Callable[[], None],
+        on_copied: Callable[[], None],
+        take_over: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._persistence = persistence
+        self._aof = persistence.aof
+        self.leader = leader
+        self._tls = tls
+        self._on_change = on_change  # told of each new state
+        self._on_copied = on_copied  # told when another log has taken the place of this one's
+        self._take_over = take_over  # the first request tells the other server to lead
+        self.state = State.CONNECT
+        self.heard = time.monotonic()  # when the leader last said something
+        self.lost_at = self.heard  # when it was last connected
+        self.copied, self.to_copy = 0, 0  # bytes of the base
+        self._connection: LeaderConnection | None = None
+        self._replay = Replay(engine)
+        self._asked = False  # the leader wants to know what is here
+        self.attempts = 0  # to follow that have failed
+
+    # -- connections ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        told = ""
+        while True:
+            try:
+                await self._follow()
+            except (OSError, PenstockError, EOFError, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
+                if problem != told:
+                    log.warning("leader %s:%d: %s; trying again", *self.leader, problem)
+                    told = problem
+            except Exception:  # a bug of ours must not end the replica
+                log.exception("internal error while following %s:%d", *self.leader)
+            self.attempts += 1
+            self._disconnect()
+            await asyncio.sleep(AGAIN)
+
+    def stop(self) -> None:
+        """Whatever comes is not of interest any more."""
+        self._on_change = lambda: None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self.state is State.CONNECTED:
+            self.lost_at = time.monotonic()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._set(State.CONNECT)
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        self._on_change()
+
+    async def _follow(self) -> None:
+        self._set(State.CONNECTING)
+        config = self._config
+        leader = self._connection = await LeaderConnection.open(
+            *self.leader, config.masteruser, config.masterauth, self._tls(), config.repl_timeout
+        )
+        port = config.replica_announce_port or config.port or config.tls_port
+        address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
+        await leader.ask("REPLCONF", "listening-port", port, *address)
+        self._set(State.SYNC)
+        if not await self._start(leader):
+            await self._copy_everything(leader)
+            if not await self._start(leader):
+                raise ProtocolError("the leader does not continue what it has given to copy")
+        self._set(State.CONNECTED)
+        notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end)
+        await self._apply_all(leader)
+
+    async def _start(self, leader: LeaderConnection) -> bool:
+        """Ask for the feed from where this log ends; whether it comes."""
+        last_words = ["FAILOVER"] if self._take_over else []
+        answer = await leader.ask("PSYNC", self._aof.lineage.id or "?", self._aof.feed.end, *last_words)
+        self._take_over = False
+        if answer[0] == b"CONTINUE":
+            self._aof.follow(parse_lineage(answer[1].decode()))
+            return True
+        if 0 <= answer[1] < self._aof.feed.end:
+            keep_diverged(self._aof, answer[1])
+        return False
+
+    # -- copying ----------------------------------------------------------------------------------------------
+
+    async def _copy_everything(self, leader: LeaderConnection) -> None:
+        offer = await ask_for_offer(leader)
+        notice("copying %d bytes and %d files of history from %s:%d", offer.size, len(offer.files), *self.leader)
+        self.copied, self.to_copy = 0, offer.size
+        self._persistence.history.known.pin(self, [name for name, _ in offer.files])
+        try:
+            base = await copy_base(leader, offer, self._aof.folder, self._copies)
+            for name, size in offer.files:
+                await copy_history(leader, name, size, self._folder)
+            await asyncio.shield(self._persistence.replace_by(base, offer.start, offer.lineage))
+        finally:
+            self._persistence.history.known.unpin(self)
+            self.to_copy = 0
+        self._replay = Replay(self._engine)
+        self._on_copied()
+
+    @property
+    def _folder(self) -> Path:
+        return self._persistence.history.files.folder
+
+    def _copies(self, size: int) -> None:
+        self.copied, self.heard = size, time.monotonic()
+
+    async def _copy_named(self, names: list[str]) -> None:
+        """Copy files of history over a connection of their own; the feed waits."""
+        config = self._config
+        connection = await LeaderConnection.open(
+            *self.leader, config.masteruser, config.masterauth, self._tls(), config.repl_timeout
+        )
+        try:
+            for name in names:
+                size = await connection.ask("REPLCONF", "SIZE", name)
+                if size is None or not await copy_history(connection, name, size, self._folder):
+                    log.info("the leader does not have %s any more; its messages stay in memory", name)
+        finally:
+            connection.close()
+
+    # -- the feed ---------------------------------------------------------------------------------------------
+
+    async def _apply_all(self, leader: LeaderConnection) -> None:
+        frames = FrameReader()
+        last_words = asyncio.create_task(self._acknowledge_every_second())
+        try:
+            while True:
+                async with asyncio.timeout(self._config.repl_timeout):
+                    data = await leader.read(READ)
+                self.heard = time.monotonic()
+                for frame in frames.feed(data):
+                    await self._take(frame)
+        finally:
+            last_words.cancel()
+
+    async def _take(self, frame: Frame) -> None:
+        commands = commands_of(FEED, self._aof.feed.end, frame.payload)
+        if not frame.logged:
+            for argv in commands:
+                self._hear(argv)
+            return
+        if b"HISTORY" in frame.payload and (missing := self._missing(commands)):
+            await self._copy_named(missing)
+        while (writer := self._aof.writer) is not None and writer.trouble is not None:
+            await asyncio.sleep(0.1)  # the disk refuses, and memory must not get ahead of it for long
+        if not isinstance(writer, FollowerWriter):
+            raise StorageError(self._aof.folder, 0, "the log was turned off", "A replica needs it")
+        self._apply(commands)
+        writer.append_batches(frame.raw)
+
+    def _apply(self, commands: list[Argv]) -> None:
+        """Run the commands of a batch, in one step for all clients."""
+        engine, keyspace = self._engine, self._engine.keyspace
+        engine.clock.refresh()
+        failures = len(self._replay.failed)
+        engine.loading, keyspace.expiring = True, False
+        try:
+            self._replay.run(FEED, self._aof.feed.end, commands)
+        finally:
+            engine.loading, keyspace.expiring = False, True
+        if len(self._replay.failed) > failures:
+            log.warning("a command of the feed failed: %s", self._replay.failed[-1])
+            del self._replay.failed[:]
+        if keyspace.ready:
+            engine.blocking.serve()
+
+    def _missing(self, commands: list[Argv]) -> list[str]:
+        """The files of history that these commands refer to and that are not here."""
+        indexes = [argv[3] for argv in commands if len(argv) == 4 and argv[0] == b"TAPPLY" and argv[2] == b"HISTORY"]
+        missing = []
+        for index in indexes:
+            try:
+                segment = Segment.load(index)
+            except CorruptValue:
+                continue  # its replay says so
+            if not self._persistence.history.is_there(segment):
+                missing.append(segment.name)
+        return missing
+
+    def _hear(self, argv: Argv) -> None:
+        """A message beside the log."""
+        if argv[0] == b"PUBLISH":
+            self._engine.publications.publish(argv[1], argv[2])
+        elif argv[0] == b"SPUBLISH":
+            self._engine.publications.publish_to_shard(argv[1], argv[2])
+        elif argv[:2] == [b"REPLCONF", b"GETACK"]:
+            self._asked = True
+            self.written()
+
+    # -- what the leader is told ------------------------------------------------------------------------------
+
+    def written(self) -> None:
+        """This server's log has more than before: tell the leader, if it has asked."""
+        writer = self._aof.writer
+        if self._asked and writer is not None and writer.has_all:
+            self._asked = False
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if self._connection is not None and self.state is State.CONNECTED:
+            self._connection.say("REPLCONF", "ACK", self._aof.feed.end, "FACK", self._aof.feed.synced_end)
+
+    async def _acknowledge_every_second(self) -> None:
+        while True:
+            self._acknowledge()
+            await asyncio.sleep(1)

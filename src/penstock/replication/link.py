@@ -1,0 +1,135 @@
+"""The leader's side of one replica: it is sent the feed from the log's files, as fast as it takes it.
+
+Nothing is buffered for a replica that is behind: what it has not got yet is in the files of the log, which are kept for
+it (`Links.keep_from`). Only a replica that has everything gets new batches from memory.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.engine.session import Session
+from penstock.replication.frames import out_of_band
+
+if TYPE_CHECKING:
+    from penstock.replication.links import Links
+
+PIECE = 1 << 18
+"""Bytes that are read from a file at a time."""
+ENOUGH = 1 << 19
+"""Bytes that may wait in a connection before no more is sent."""
+MOST_MESSAGES = 1000
+"""Messages beside the feed that wait for a replica which is behind; more are dropped, as for a slow subscriber."""
+
+
+class Link:
+    """A replica that follows, or is about to: it may be copying files first."""
+
+    def __init__(self, links: Links, session: Session) -> None:
+        self._links = links
+        self.session = session
+        self.host = ""  # as it says itself; empty: as it is connected
+        self.port = 0  # where it listens
+        self.pinned: frozenset[str] = frozenset()  # files of history that it copies
+        self.base: int | None = None  # descriptor of the base that it copies
+        self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC
+        self.needs = 0  # the feed from here on must be kept for it
+        self.acknowledged = 0  # it has appended the feed up to here
+        self.synced = 0  # and this much of it is safe from a power cut
+        self.heard = links.now()
+        self._waiting = 0  # bytes that its connection has yet to send
+        self._file: int | None = None
+        self._path: Path | None = None  # of that file
+        self._messages: list[bytes] = []  # out of band, until it has caught up
+
+    @property
+    def online(self) -> bool:
+        """Whether it gets new batches at once."""
+        return self.position is not None and self.position == self._links.end
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients reach it."""
+        return self.host or self.session.peer.rpartition(":")[0].strip("[]"), self.port
+
+    def start(self, position: int) -> None:
+        """Send the feed from here on."""
+        self.position = self.needs = position
+        self.pinned = frozenset()
+        self._close_base()
+        self.pump()
+
+    def written(self, batch: bytes) -> None:
+        """The log has one batch more, which ends at `Links.end`."""
+        if self.position is None:
+            return
+        if self.position == self._links.end - len(batch) and self._waiting < ENOUGH:
+            self._send(batch)
+            self._say_messages()
+        else:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what it has not got yet, until its connection has enough."""
+        if self.position is None or self.session.closing:
+            return
+        while self.position < self._links.end and self._waiting < ENOUGH:
+            try:
+                data = self._read(self.position)
+            except (OSError, LookupError) as error:
+                self._links.lost(self, str(error))
+                return
+            self._send(data)
+        self._say_messages()
+
+    def has_room(self) -> None:
+        """Its connection has sent nearly everything."""
+        self._waiting = 0
+        self.pump()
+
+    def tell(self, *words: bytes) -> None:
+        """Send a command that is not logged, when it has caught up."""
+        if len(self._messages) < MOST_MESSAGES:
+            self._messages.append(out_of_band(*words))
+            self._say_messages()
+
+    def _say_messages(self) -> None:
+        if self._messages and self.online and self._waiting < ENOUGH:
+            messages, self._messages = self._messages, []
+            self._waiting = self.session.output.send_now(b"".join(messages))
+
+    def _send(self, data: bytes) -> None:
+        assert self.position is not None
+        self.position += len(data)
+        self._waiting = self.session.output.send_now(data)
+
+    def _read(self, position: int) -> bytes:
+        path, start, end = self._links.aof.feed.increment_at(position)
+        if path != self._path or self._file is None:
+            self._close_file()
+            self._file, self._path = os.open(path, os.O_RDONLY | os.O_CLOEXEC), path
+        limit = min(end if end is not None else self._links.end, self._links.end)
+        data = os.pread(self._file, min(PIECE, limit - position), position - start)
+        if not data:
+            raise OSError(f"{path} ends before offset {position} of the feed")
+        return data
+
+    def close(self) -> None:
+        """Its connection has ended, or must."""
+        self._close_file()
+        self._close_base()
+        self.session.output.close(after_reply=False)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _close_base(self) -> None:
+        if self.base is not None:
+            os.close(self.base)
+            self.base = None

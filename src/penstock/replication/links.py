@@ -1,0 +1,236 @@
+"""All replicas of a server: who follows, how far they are, and what must be kept for them.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
+from penstock.replication.link import Link
+from penstock.storage import snapshot
+from penstock.storage.lineage import Lineage
+from penstock.storage.notice import notice
+from penstock.storage.persistence import Persistence
+from penstock.types.stream.segments import NAME
+
+log = logging.getLogger("penstock.replication")
+
+NO_LOG = "replicas follow the log, and this server has none: CONFIG SET appendonly yes first"
+LARGEST_READ = 4 << 20
+"""Bytes of a file that a replica may ask for at once."""
+
+
+class Links:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine, persistence: Persistence) -> None:
+        self._engine = engine
+        self._persistence = persistence
+        self.aof = persistence.aof
+        self.links: dict[int, Link] = {}  # by the id of their session
+        self.end = 0  # the offset after the last batch that they may have
+        self.on_progress: Callable[[], None] = lambda: None  # a replica has more than before
+        self.on_written: Callable[[], None] = lambda: None  # the log has more than before
+        self.full_copies = self.continued = 0  # for INFO
+        self.refused = 0  # replicas that wanted to continue and must copy everything
+        self._last_gone = -1.0  # when the last of them went; -1: there was none yet
+        self._last_ping = 0.0
+        self.aof.feed.keep_from = self._keep_from
+
+    @staticmethod
+    def now() -> float:
+        """Seconds on a clock that nobody sets."""
+        return time.monotonic()
+
+    # -- the feed ---------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The log was opened, or opened again: these are its end, and who is told of it."""
+        self.end = self.aof.feed.end
+        self.aof.on_written = self._written
+        if self.aof.writer is not None:
+            self.aof.writer.on_written = self._written
+
+    def replaced(self) -> None:
+        """Another log has taken the place of this one."""
+        self.close_all()
+        self.opened()
+
+    def _written(self, batch: bytes) -> None:
+        self.end += len(batch)
+        for link in list(self.links.values()):
+            link.written(batch)
+        self.on_written()
+
+    def _keep_from(self) -> int | None:
+        """The offset from which the log must be kept; None if nobody needs it."""
+        config = self._engine.config
+        needed = [link.needs for link in self.links.values()]
+        if self.links or self._backlog_is_kept():
+            needed.append(max(self.end - config.repl_backlog_size, 0))
+        return min(needed, default=None)
+
+    def _backlog_is_kept(self) -> bool:
+        ttl = self._engine.config.repl_backlog_ttl
+        return self._last_gone >= 0 and (not ttl or self.now() - self._last_gone < ttl)
+
+    @property
+    def backlog_start(self) -> int:
+        """The first offset that a replica can continue from."""
+        return self.aof.feed.start
+
+    # -- replicas come and go ---------------------------------------------------------------------------------
+
+    def of(self, session: Session) -> Link:
+        """The link of a replica's session, made when it first says what it is."""
+        link = self.links.get(session.id)
+        if link is None:
+            link = self.links[session.id] = Link(self, session)
+            session.link = link
+        return link
+
+    def start(self, session: Session, feed: str, offset: int) -> tuple[bool, int]:
+        """Send the feed from an offset on: True, and where it begins.
+
+        False if everything must be copied first, with the offset up to which the two logs are equal, or -1.
+        """
+        if self.aof.writer is None:
+            raise ReplyError(NO_LOG)
+        link = self.of(session)
+        common = self.aof.lineage.common(feed, offset, self.end)
+        if common != offset or offset < self.backlog_start:
+            if feed:
+                self.refused += 1
+            return False, -1 if common is None else common
+        self.continued += 1
+        notice("replica %s:%d follows from offset %d", *link.address, offset)
+        self._engine.timers.call_later(0, lambda: self._begin(link, offset))  # after the reply
+        return True, offset
+
+    def _begin(self, link: Link, offset: int) -> None:
+        if link.session.id in self.links:
+            link.start(offset)
+
+    def forget(self, session: Session) -> None:
+        """A replica's connection has ended."""
+        link = self.links.pop(session.id, None)
+        if link is not None:
+            self._last_gone = self.now()
+            link.close()
+            self._persistence.history.known.unpin(link)
+            if link.position is not None:
+                notice("replica %s:%d is gone", *link.address)
+            self.on_progress()
+
+    def lost(self, link: Link, problem: str) -> None:
+        """The feed cannot be sent to a replica; it comes again."""
+        log.error("replica %s:%d cannot be served: %s", *link.address, problem)
+        link.close()
+
+    def close_all(self, but: Session | None = None) -> None:
+        """The feed is another one from now on: replicas must ask again."""
+        for link in list(self.links.values()):
+            if link.session is not but:
+                link.close()
+
+    def acknowledged(self, session: Session, offset: int, synced: int) -> None:
+        link = self.links.get(session.id)
+        if link is not None:
+            link.heard = self.now()
+            link.acknowledged = link.needs = min(max(offset, link.acknowledged), self.end)
+            link.synced = min(max(synced, link.synced), link.acknowledged)
+            self.on_progress()
+
+    def count(self, offset: int, synced: bool) -> int:
+        """How many replicas have the feed up to an offset."""
+        following = [link for link in self.links.values() if link.position is not None]
+        return sum((link.synced if synced else link.acknowledged) >= offset for link in following)
+
+    def ask_all(self) -> None:
+        """Have all replicas say what they have."""
+        for link in self.links.values():
+            link.tell(b"REPLCONF", b"GETACK", b"*")
+
+    def tick(self) -> None:
+        """Many times a second: signs of life, silent replicas, files that nobody needs."""
+        now, config = self.now(), self._engine.config
+        if now - self._last_ping >= config.repl_ping_replica_period:
+            self._last_ping = now
+            for link in self.links.values():
+                link.tell(b"PING")
+        for link in list(self.links.values()):
+            if link.position is not None and now - link.heard > config.repl_timeout:
+                log.warning("replica %s:%d was silent for %d seconds", *link.address, config.repl_timeout)
+                link.close()
+        if self.aof.manifest.kept:
+            self.aof.feed.trim()
+
+    def good(self, seconds: int) -> int:
+        """How many replicas follow and gave a sign of life within so many seconds."""
+        now = self.now()
+        links = [link for link in self.links.values() if link.position is not None]
+        return sum(not seconds or now - link.heard <= seconds for link in links)
+
+    # -- full copies ------------------------------------------------------------------------------------------
+
+    def files(self, session: Session) -> tuple[Lineage, int, int, list[tuple[str, int]]]:
+        """What a full copy consists of: the lineage, where the feed goes on after the base, the size of the base, and
+        the files of history that it refers to, with their sizes. All of it is kept while the replica is connected.
+        """
+        if self.aof.writer is None or not self.aof.manifest.base:
+            raise ReplyError(NO_LOG)
+        link = self.of(session)
+        base = self.aof.folder / self.aof.manifest.base
+        names = snapshot.segment_names(base)
+        folder = self._persistence.history.files.folder
+        if link.base is not None:
+            os.close(link.base)
+        link.base = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
+        link.needs, link.position = self.aof.feed.base_end, None
+        self._persistence.history.known.pin(link, names)
+        link.pinned = frozenset(names)
+        self.full_copies += 1
+        notice("replica %s:%d copies everything", *link.address)
+        sizes = [(name, (folder / name).stat().st_size) for name in names if (folder / name).exists()]
+        return self.aof.lineage, self.aof.feed.base_end, os.fstat(link.base).st_size, sizes
+
+    def size(self, name: str) -> int | None:
+        """The size of a file of history; None if it is not there."""
+        path = self._history_file(name)
+        return path.stat().st_size if path.is_file() else None
+
+    def _history_file(self, name: str) -> Path:
+        if not NAME.fullmatch(name):
+            raise ReplyError("REPLCONF READ and SIZE know the base and files of history")
+        return self._persistence.history.files.folder / name
+
+    def reader(self, session: Session, name: str, start: int, count: int) -> Callable[[], bytes]:
+        """What reads a part of a file: of the base, named "", or of a file of history. For any thread."""
+        link = self.links.get(session.id)
+        if count > LARGEST_READ or count < 0 or start < 0:
+            raise ReplyError(f"REPLCONF READ reads at most {LARGEST_READ} bytes")
+        if not name:
+            if link is None or link.base is None:
+                raise ReplyError("REPLCONF READ of the base comes after REPLCONF FILES")
+            own = os.dup(link.base)  # the connection may end meanwhile
+        else:
+            try:
+                own = os.open(self._history_file(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError as error:
+                raise ReplyError(f"the file {name} cannot be read: {error.strerror}") from None
+
+        def read() -> bytes:
+            try:
+                return os.pread(own, count, start)
+            finally:
+                os.close(own)
+
+        return read

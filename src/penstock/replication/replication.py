@@ -1,0 +1,152 @@
+"""Replication of one server: the replicas that follow it, and the leader that it follows. What commands ask for.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.engine.declarations import Argv, Reply
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
+from penstock.replication.copying import show_lineage
+from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
+from penstock.replication.links import Links
+from penstock.replication.roles import Roles
+from penstock.replication.waits import Waits
+from penstock.storage.persistence import Persistence
+
+
+class Replication:
+    """engine.dispatch.Replication; see the top of this file."""
+
+    def __init__(self, engine: Engine, persistence: Persistence, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._aof = persistence.aof
+        self._loop = loop
+        self._links = Links(engine, persistence)
+        self._waits = Waits(engine, self._links)
+        self._roles = Roles(engine, persistence, self._links, loop)
+        self._links.on_progress = self._progress
+        engine.replication = self
+        self._config.on_change("appendonly", self._log_switches)
+        for name in ("min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
+            self._config.on_change(name, self._setting_changes)
+
+    # -- start and end ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Everything is loaded and the log is open."""
+        self._links.opened()
+        self._roles.start()
+        self._count_replicas()
+
+    def stop(self) -> None:
+        self._roles.end_following()
+        self._links.close_all()
+
+    def tick(self) -> None:
+        """Many times a second."""
+        self._links.tick()
+        self._progress()
+        self._count_replicas()
+
+    def _progress(self) -> None:
+        self._waits.look()
+        self._roles.failover.tick()
+
+    def _setting_changes(self, _: object) -> None:
+        """The new value holds from the next turn of the loop on."""
+        self._loop.call_soon(self._count_replicas)
+        self._loop.call_soon(self._roles.link_changed)
+
+    def _log_switches(self, on: bool) -> None:
+        if not on and self._engine.following:
+            raise ValueError("a replica keeps a log; REPLICAOF NO ONE first")
+        self._loop.call_soon(self._links.replaced)
+
+    def _count_replicas(self) -> None:
+        """min-replicas-to-write: whether enough of them follow."""
+        engine, wanted = self._engine, self._config.min_replicas_to_write
+        lacks = bool(wanted) and not engine.following
+        lacks = lacks and self._links.good(self._config.min_replicas_max_lag) < wanted
+        if lacks != engine.lacks_replicas:
+            engine.lacks_replicas = lacks
+            engine.require_gates("too few replicas", lacks)
+
+    # -- what replicas ask for --------------------------------------------------------------------------------
+
+    def configure(self, session: Session, settings: list[tuple[bytes, bytes]]) -> None:
+        link = self._links.of(session)
+        for name, value in settings:
+            if name == b"listening-port":
+                link.port = int(value) if value.isdigit() else 0
+            elif name == b"ip-address":
+                link.host = value.decode("utf-8", "replace")
+
+    def acknowledged(self, session: Session, offset: int, synced: int) -> None:
+        self._links.acknowledged(session, offset, synced)
+
+    def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
+        if take_over:
+            aof = self._aof
+            if not self._engine.following or feed != aof.lineage.id or offset != aof.feed.end:
+                raise ReplyError("FAILOVER: this server is not a replica that has everything")
+            self._roles.take_over(session)
+        going_on, common = self._links.start(session, feed, offset)
+        lineage = show_lineage(self._aof.lineage).encode()
+        return [b"CONTINUE", lineage] if going_on else [b"COPY", common]
+
+    def files(self, session: Session) -> Reply:
+        lineage, start, size, files = self._links.files(session)
+        return [show_lineage(lineage).encode(), start, size, *[[name.encode(), length] for name, length in files]]
+
+    def file_size(self, name: str) -> int | None:
+        return self._links.size(name)
+
+    def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:
+        return session.aside(count, self._links.reader(session, name, start, count), lock=False)
+
+    def disconnected(self, session: Session) -> None:
+        self._links.forget(session)
+
+    # -- what clients ask for ---------------------------------------------------------------------------------
+
+    def follow(self, host: str, port: int) -> None:
+        self._roles.follow(host, port)
+
+    def lead(self) -> None:
+        self._roles.lead()
+
+    def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
+        return self._waits.wait(session, local, replicas, timeout, synced)
+
+    def fail_over(self, target: tuple[str, int] | None, timeout: int, force: bool) -> None:
+        self._roles.failover.start(target, timeout, force)
+
+    def abort_failover(self) -> None:
+        self._roles.failover.abort()
+
+    def publish(self, words: Argv) -> None:
+        for link in self._links.links.values():
+            link.tell(*words)
+
+    def role(self) -> list[Reply]:
+        return describe_role(self._links, self._roles.follower)
+
+    def synchronisations(self) -> tuple[int, int, int]:
+        return self._links.full_copies, self._links.continued, self._links.refused
+
+    def info(self) -> dict[str, int | str]:
+        follower = self._roles.follower
+        leader = describe_leader(follower, self._links.end, self._config) if follower is not None else {}
+        return {
+            "role": "slave" if self._engine.following else "master",
+            **leader,
+            **describe_replicas(self._links, self._config),
+            "master_failover_state": self._roles.failover.step.value,
+            **describe_feed(self._links, self._config, self._engine.stats.run_id),
+        }

@@ -1,0 +1,161 @@
+"""Which role a server has: it leads, or it follows another one, and how it comes from one to the other.
+
+A replica changes nothing by itself: its clients may only read (`engine.following`), expired keys are hidden until the
+leader deletes them (`keyspace.frozen`), and the periodic work for streams and ONCE is left to the leader.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from penstock.engine.config import ConfigError
+from penstock.engine.directives import DIRECTIVES
+from penstock.engine.dispatch import FOLLOWING, Engine
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError, Unblocked
+from penstock.replication.failover import Failover, Step
+from penstock.replication.follower import Follower, State
+from penstock.replication.links import NO_LOG, Links
+from penstock.storage.notice import notice
+from penstock.storage.persistence import Persistence
+
+DEMOTED = "force unblock from blocking operation, instance state changed (master -> replica?)"
+
+
+class Roles:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine, persistence: Persistence, links: Links, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._persistence = persistence
+        self._links = links
+        self._loop = loop
+        self.failover = Failover(engine, links, lambda host, port: self._start_following(host, port, take_over=True))
+        self.follower: Follower | None = None
+        self._task: asyncio.Task[None] | None = None
+        if self._config.replicaof:
+            if not self._config.appendonly:
+                raise ConfigError("replicaof: a replica keeps a log. Set appendonly yes")
+            self._leader_in_config()
+            self._set_following(True)
+
+    def start(self) -> None:
+        """Everything is loaded and the log is open."""
+        if self._engine.following:
+            self._begin(*self._leader_in_config())
+
+    def _leader_in_config(self) -> tuple[str, int]:
+        words = " ".join(self._config.replicaof).split()
+        if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
+            raise ConfigError(f"replicaof takes a host and a port, not {' '.join(words)!r}")
+        return words[0], int(words[1])
+
+    def follow(self, host: str, port: int) -> None:
+        if self._persistence.aof.writer is None or not self._persistence.aof.manifest.base:
+            raise ReplyError(NO_LOG)
+        if self.follower is not None and self.follower.leader == (host, port):
+            return
+        self._start_following(host, port)
+
+    def _start_following(self, host: str, port: int, take_over: bool = False) -> None:
+        engine = self._engine
+        if not engine.following:
+            self._demote()
+        else:
+            self.end_following()
+        self._links.close_all()
+        self._config.change([(DIRECTIVES["replicaof"], f"{host} {port}")])
+        self._begin(host, port, take_over)
+        notice("this server is a replica of %s:%d now", host, port)
+
+    def _demote(self) -> None:
+        """From now on nothing changes here but by the feed."""
+        engine = self._engine
+        engine.lazy.drain()
+        engine.workers.abandon()  # what threads would still write is not in the log
+        try:
+            self._persistence.change_role(following=True)
+        except OSError as error:
+            raise ReplyError(f"the log cannot be written to its end: {error}") from None
+        self._links.opened()
+        self._set_following(True)
+        for session in list(engine.sessions.values()):
+            waiter = session.waiter
+            if waiter is not None and waiter.keys and waiter.command.may_write(waiter.argv):
+                demoted = Unblocked(DEMOTED)
+                engine.stats.count_error(demoted)
+                engine.blocking.answer(waiter, demoted)
+
+    def _set_following(self, on: bool) -> None:
+        engine = self._engine
+        engine.following = on
+        engine.keyspace.frozen = on or bool(engine.pause.until)
+        engine.require_gates(FOLLOWING, on)
+        self.link_changed()
+
+    def _begin(self, host: str, port: int, take_over: bool = False) -> None:
+        self.follower = Follower(
+            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, take_over
+        )
+        self._links.on_written = self.follower.written
+        self._task = self._loop.create_task(self.follower.run())
+        self.link_changed()
+
+    def end_following(self) -> None:
+        follower, self.follower = self.follower, None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._links.on_written = lambda: None
+        if follower is not None:
+            follower.stop()
+
+    def lead(self) -> None:
+        if self._engine.following:
+            self.take_over()
+
+    def take_over(self, for_session: Session | None = None) -> None:
+        """Write by itself from now on. `for_session` is that of a leader that hands over."""
+        self.end_following()
+        try:
+            self._persistence.change_role(following=False)
+        except OSError as error:
+            raise ReplyError(f"the log cannot be written: {error}") from None
+        self._config.change([(DIRECTIVES["replicaof"], "")])
+        self._links.close_all(but=for_session)  # they learn the name of the new feed when they ask again
+        self._links.opened()
+        self._set_following(False)
+        self._engine.clock.refresh()
+        self._engine.once.took_over()
+        self._engine.streams.started()
+        notice("this server leads now")
+
+    def link_changed(self) -> None:
+        """The connection to the leader was made, or lost, or the log was replaced."""
+        engine, follower = self._engine, self.follower
+        down = engine.following and (follower is None or follower.state is not State.CONNECTED)
+        engine.stale = down and not self._config.replica_serve_stale_data
+        engine.require_gates("stale", engine.stale)
+        if follower is None:
+            return
+        if follower.state is State.CONNECTED:
+            self.failover.ended(None)
+        elif self.failover.step is Step.ASKED and follower.attempts > 0:
+            self.lead()
+            self.failover.ended("the replica did not take over")
+
+    def _tls(self) -> ssl.SSLContext | None:
+        config = self._config
+        if not config.tls_replication:
+            return None
+        context = ssl.create_default_context(cafile=str(config.path("tls-ca-cert-file")) or None)
+        context.check_hostname = False
+        if config.tls_cert_file:
+            context.load_cert_chain(
+                config.path("tls-cert-file"), config.path("tls-key-file"), config.tls_key_file_pass or None
+            )
+        return context

@@ -1,0 +1,35 @@
+"""The writing end of a replica's log: it appends the batches of its leader as they came, so that the two logs are equal
+byte for byte, and an offset means the same in both.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.declarations import Argv
+from penstock.engine.dispatch import LogEntry
+from penstock.storage.writer import LogWriter
+
+
+class FollowerWriter(LogWriter):
+    """See the top of this file. Its pieces are whole batches."""
+
+    def append_batches(self, data: bytes) -> None:
+        """Take whole batches."""
+        self._pieces.append(data)
+        if not self.pending and self.trouble is None:
+            self._write_soon()
+
+    def log(self, entries: list[LogEntry]) -> None:
+        raise AssertionError(f"a replica changed something by itself: {entries[0][1][:2]!r}")
+
+    def append(self, database: int, argv: Argv) -> None:
+        raise AssertionError(f"a replica changed something by itself: {argv[:2]!r}")
+
+    def _take_batch(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+    def _take_back(self, batch: bytes) -> None:
+        self._pieces.insert(0, batch)
+
+    def _join(self) -> None:
+        """Batches have nothing between them."""

@@ -1,0 +1,57 @@
+"""Whose log this is: the feeds that it continues, each from an offset on.
+
+All bytes ever logged have an offset, counted from 0. A server that writes gives the bytes a name, the id of its feed;
+replicas append the same bytes under the same id. A new id begins when a server starts writing by itself: at its start,
+or when a replica is promoted. So two logs with the same id and offset are equal up to that offset, and the table of ids
+says where two of them went apart.
+
+Immutable, and kept in the manifest of the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+MOST = 64
+"""Ids that are remembered. A replica that knows none of them copies everything."""
+
+
+def new_id() -> str:
+    """Forty hexadecimal digits, as Redis's are."""
+    return secrets.token_hex(20)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """(id, offset from which it counts), the oldest first; never empty, except before the first log."""
+
+    feeds: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The feed that is written now."""
+        return self.feeds[-1][0] if self.feeds else ""
+
+    def continued(self, end: int) -> Lineage:
+        """This log, when its server writes by itself from an offset on."""
+        return Lineage((*self.feeds, (new_id(), end))[-MOST:])
+
+    def common(self, feed: str, end: int, own_end: int) -> int | None:
+        """Up to which offset a log that ends at `end` in `feed` equals this one, which ends at `own_end`.
+
+        An id is given out once, so all logs that have it are equal up to where it begins; this says how far beyond.
+        None if they have nothing in common that is known.
+
+        >>> lineage = Lineage((("old", 0), ("new", 100)))
+        >>> [lineage.common(*log, 150) for log in [("old", 90), ("old", 120), ("new", 80), ("new", 160)]]
+        [90, 100, 80, 150]
+        >>> lineage.common("other", 5, 150) is None
+        True
+        """
+        ids = [each for each, _ in self.feeds]
+        if feed not in ids:
+            return None
+        at = ids.index(feed)
+        limit = self.feeds[at + 1][1] if at + 1 < len(ids) else own_end
+        return min(end, limit)

@@ -1,0 +1,50 @@
+"""Runs the commands of the log again: at the start of a server, and on a replica as they come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.engine.declarations import REGISTRY, Argv
+from penstock.engine.dispatch import Engine
+from penstock.engine.observe.monitors import in_short
+from penstock.engine.run_handler import REPLAY, run_handler
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
+from penstock.storage.files import StorageError
+
+log = logging.getLogger("penstock.storage")
+
+
+class Replay:
+    """Commands of one log, in order. `engine.loading` must be set while they run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._session = Session.of_server(engine)
+        self.failed: list[str] = []  # why commands failed
+
+    def run(self, path: Path, offset: int, commands: Iterable[Argv]) -> None:
+        """Run commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps.
+
+        StorageError, with the path and the offset, if one is unknown.
+        """
+        by_name = REGISTRY.by_name
+        multi, execute = by_name[b"MULTI"], by_name[b"EXEC"]
+        for argv in commands:
+            command = by_name.get(argv[0])  # as most are spelled in the log
+            if command is None or command.subcommands:
+                command = REGISTRY.find(argv)
+            if command is None:
+                name = argv[0].decode("utf-8", "replace")
+                raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
+            if command is multi or command is execute:
+                continue
+            try:
+                run_handler(self._engine, self._session, command, argv, REPLAY)
+            except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
+                self.failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
+            except Exception as error:  # a bug of ours, which did not end the server at that time either
+                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
+                self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")

@@ -1,0 +1,192 @@
+"""A server changes its role: by REPLICAOF and FAILOVER. WAIT, WAITAOF and min-replicas-to-write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from tests.support.replication.servers import Servers, caught_up, is_up, servers
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Servers]:
+    with servers(tmp_path) as world:
+        yield world
+
+
+def test_a_promoted_replica_takes_writes_and_its_former_leader_follows_it(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    one.client.set("k", 1)
+    caught_up(one, other)
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    other.client.set("k", 2)
+    assert other.info()["role"] == "master"
+    one.follow(other)
+    caught_up(other, one)
+    assert one.client.get("k") == b"2"
+    assert other.client.info("stats")["sync_full"] == 0, "it had nothing of its own"
+    assert one.client.config_get("replicaof")["replicaof"] == other.address
+
+
+def test_what_a_leader_wrote_and_its_successor_never_got_is_put_aside(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    caught_up(one, other)
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    one.client.set("lost", "treasure")
+    other.client.set("k", 2)
+    one.follow(other)
+    caught_up(other, one)
+    assert one.digest() == other.digest() and one.client.get("lost") is None
+    (kept,) = (world.folder("one") / "appendonlydir").glob("*.diverged")
+    assert b"treasure" in kept.read_bytes()
+
+
+def test_a_failover_loses_nothing(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    caught_up(one, other)
+    acknowledged: list[int] = []
+
+    def write() -> None:
+        with redis.Redis(port=one.server.port, retry=None) as client:
+            for n in range(1_000_000):
+                try:
+                    client.set(f"k{n}", n)
+                except redis.exceptions.ReadOnlyError:
+                    return
+                acknowledged.append(n)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_until(lambda: len(acknowledged) > 100)
+    assert one.client.execute_command("FAILOVER") == b"OK"
+    wait_until(lambda: other.info()["role"] == "master")
+    writer.join()
+    caught_up(other, one)
+    assert all(other.client.get(f"k{n}") == b"%d" % n for n in acknowledged)
+    assert one.digest() == other.digest()
+    assert one.info()["master_failover_state"] == "no-failover"
+
+
+def test_clients_that_wait_to_write_are_told_when_their_server_follows(world: Servers) -> None:
+    one, other = world.start("one"), world.start("other")
+    errors: list[str] = []
+
+    def wait_for(*argv: object) -> None:
+        with redis.Redis(port=one.server.port) as client:
+            try:
+                client.execute_command(*argv)
+            except redis.ResponseError as error:
+                errors.append(str(error))
+
+    waiting = [
+        threading.Thread(target=wait_for, args=argv)
+        for argv in [("BLPOP", "l", 0), ("TREAD", "t", 0, 1, "GROUP", "g", "BLOCK", 0)]
+    ]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: one.client.info("clients")["blocked_clients"] == 2)
+    one.follow(other)
+    for thread in waiting:
+        thread.join()
+    assert len(errors) == 2 and all(error.startswith("UNBLOCKED") for error in errors)
+
+
+def test_failover_says_why_it_is_not_possible(world: Servers) -> None:
+    one = world.start("one")
+    for words, error in [
+        ((), "requires connected replicas"),
+        (("ABORT",), "No failover in progress"),
+        (("TO", "127.0.0.1", "x"), "port"),
+        (("TIMEOUT", "0"), "must be greater than 0"),
+        (("SOON",), "syntax"),
+    ]:
+        with pytest.raises(redis.ResponseError, match=error):
+            one.client.execute_command("FAILOVER", *words)
+    other = world.start("other", one)
+    caught_up(one, other)
+    with pytest.raises(redis.ResponseError, match="is not a replica"):
+        one.client.execute_command("FAILOVER", "TO", "127.0.0.1", 1)
+    with pytest.raises(redis.ResponseError, match="not valid when server is a replica"):
+        other.client.execute_command("FAILOVER")
+    one.client.execute_command("FAILOVER", "TO", *other.address.split(), "TIMEOUT", 60_000)
+    wait_until(lambda: other.info()["role"] == "master" and is_up(one))
+
+
+def test_wait_counts_the_replicas_that_have_what_was_written(world: Servers) -> None:
+    leader = world.start("leader", appendfsync="always")
+    assert leader.client.wait(0, 100) == 0
+    assert leader.client.wait(1, 20) == 0, "after the time is over"
+    replicas = [world.start(name, leader, appendfsync="always") for name in ("a", "b")]
+    caught_up(leader, *replicas)
+    for n in range(20):
+        leader.client.set("k", n)
+        assert leader.client.wait(2, 60_000) == 2
+        assert [replica.client.get("k") for replica in replicas] == [b"%d" % n] * 2
+    assert leader.client.execute_command("WAITAOF", 1, 2, 60_000) == [1, 2]
+    with leader.client.pipeline() as pipe:
+        pipe.execute_command("WAIT", 5, 0)
+        assert pipe.execute() == [2], "a transaction does not wait"
+
+
+def test_waitaof_waits_for_the_sync_of_every_second(world: Servers) -> None:
+    leader = world.start("leader", appendfsync="everysec")
+    replica = world.start("replica", leader, appendfsync="everysec")
+    caught_up(leader, replica)
+    leader.client.set("k", 1)
+    assert leader.client.execute_command("WAITAOF", 1, 1, 60_000) == [1, 1]
+
+
+def test_writes_are_refused_without_enough_replicas(world: Servers) -> None:
+    leader = world.start("leader")
+    leader.client.config_set("min-replicas-to-write", 1)
+    with pytest.raises(redis.ResponseError, match="Not enough good replicas"):
+        leader.client.set("k", 1)
+    assert leader.client.get("k") is None
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+
+    def writes() -> bool:
+        try:
+            return bool(leader.client.set("k", 1))
+        except redis.ResponseError:
+            return False
+
+    wait_until(writes)
+    replica.server.stop()
+    wait_until(lambda: not writes())
+
+
+def test_replies_kept_for_exactly_once_survive_a_promotion(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    one.client.execute_command("ONCE", "me", 1, 1, "INCR", "n")
+    caught_up(one, other)
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert other.client.execute_command("ONCE", "me", 1, 1, "INCR", "n") == 1
+    assert other.client.get("n") == b"1"
+
+
+def test_leases_of_a_group_survive_a_promotion(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    one.client.execute_command("TWRITE", "t", "ENTRIES", *[word for n in range(10) for word in (b"", b"%d" % n)])
+    one.client.execute_command("TREAD", "t", 0, 4, "GROUP", "g", "RETRY", 60_000, 0)
+    caught_up(one, other)
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    rest = other.client.execute_command("TREAD", "t", 0, 100, "GROUP", "g")
+    assert [bytes(message[-1]) for message in rest] == [b"%d" % n for n in range(4, 10)]
+
+
+def test_a_server_cannot_follow_what_is_no_address(world: Servers) -> None:
+    one = world.start("one")
+    for words in [("", 1), ("a b", 1), ("host", 0), ("host", 70_000), ("host", "x")]:
+        with pytest.raises(redis.ResponseError, match="Invalid master"):
+            one.client.execute_command("REPLICAOF", *words)
+    assert one.client.execute_command("ROLE")[0] == b"master"
