@@ -339,16 +339,17 @@ class ConsumerCore:
         """Try messages of a lane again, or give them up. Their attempts are counted here: the server counts one a
         delivery. The next message of the lane begins when the server has taken what is given up.
         """
-        given_up = [self.orders.give_up(row, error) for row, error in failures if self._delay_after(row, error) is None]
+        delays = [self._delay_after(row, error) for row, error in failures]
+        given_up = [self.orders.give_up(*failures[at]) for at, delay in enumerate(delays) if delay is None]
         yield from self._sender.send(given_up)
         self.holdings.forget([row for order in given_up if order.reply is not None for row in order.rows])
-        for row, error in reversed(failures):  # each goes before the others
+        for at in reversed(range(len(failures))):  # each goes before the others
+            row, delay = failures[at][0], delays[at]
             if not self.holdings.is_open(row):
                 continue
             if self.is_stopping:
                 self.holdings.settle(row, 0)
                 continue
-            delay = self._delay_after(row, error)
             self._begun.add(row[0])
             row[4] += 1
             self.queue.retry(row, self._clock() + (NOT_GIVEN_UP if delay is None else delay) / 1000)
