@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from penstock import GIVE_UP
 from penstock.client.consumer.core import ConsumerCore
 from penstock.client.consumer.delivered import Delivered, Row
 from penstock.client.consumer.holdings import Holdings, Lease
@@ -139,6 +140,18 @@ def drive(core: ConsumerCore, steps: Any, replies: list[list[Any]]) -> tuple[lis
         asked.append([words[0] for words in step.commands])
         step = steps.send(replies.pop(0))
     return asked, step
+
+
+@pytest.mark.parametrize("delay", [GIVE_UP, 10])
+def test_a_message_that_was_lost_while_its_body_failed_is_neither_given_up_nor_kept(delay: Any) -> None:
+    core = ConsumerCore(Terms("s", "g", ordered_by="tag", retry={ValueError: delay}), clock=lambda: 0.0)
+    core._add([7, [1, b"t", b"", 0, 0]])
+    rows = core._take()
+    part = Part(core, rows)
+    for message in part.each():
+        part.failed(message, ValueError())
+    core.holdings.forget(rows)  # the keeper found that another member has it
+    assert list(core._retry(part.failures)) == [] and len(core.queue) == 0
 
 
 def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:

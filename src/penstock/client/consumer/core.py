@@ -339,6 +339,7 @@ class ConsumerCore:
         """Try messages of a lane again, or give them up. Their attempts are counted here: the server counts one a
         delivery. The next message of the lane begins when the server has taken what is given up.
         """
+        failures = [failure for failure in failures if self.holdings.is_open(failure[0])]  # else others have them now
         delays = [self._delay_after(row, error) for row, error in failures]
         given_up = [self.orders.give_up(*failures[at]) for at, delay in enumerate(delays) if delay is None]
         yield from self._sender.send(given_up)
