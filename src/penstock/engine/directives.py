@@ -252,6 +252,12 @@ class Settings:
     replica_announce_port = D(
         _PORT, 0, "Port under which others reach this replica; 0 for its own.", aliases=("slave-announce-port",)
     )
+    replica_acks = D(
+        integer(0, 100),
+        0,
+        "How many replicas must have a change in their logs before it is acknowledged. Without so many replicas, "
+        "writes are refused.",
+    )
     min_replicas_to_write = D(
         integer(0, INT_MAX),
         0,

@@ -85,6 +85,7 @@ class Follower:
         self._connection: LeaderConnection | None = None
         self._replay = Replay(engine)
         self._asked = False  # the leader wants to know what is here
+        self._always = False  # after each batch
         self.attempts = 0  # to follow that have failed
 
     # -- connections ------------------------------------------------------------------------------------------
@@ -258,7 +259,10 @@ class Follower:
         elif argv[0] == b"SPUBLISH":
             self._engine.publications.publish_to_shard(argv[1], argv[2])
         elif argv[:2] == [b"REPLCONF", b"GETACK"]:
-            self._asked = True
+            if argv[2] == b"*":
+                self._asked = True
+            else:
+                self._always = argv[2] == b"ALWAYS"
             self.written()
 
     # -- what the leader is told ------------------------------------------------------------------------------
@@ -266,7 +270,7 @@ class Follower:
     def written(self) -> None:
         """This server's log has more than before: tell the leader, if it has asked."""
         writer = self._aof.writer
-        if self._asked and writer is not None and writer.has_all:
+        if writer is not None and (self._always or (self._asked and writer.has_all)):
             self._asked = False
             self._acknowledge()
 

@@ -58,6 +58,30 @@ class Links:
         self.aof.on_written = self._written
         if self.aof.writer is not None:
             self.aof.writer.on_written = self._written
+        self.acks_change()
+
+    def acks_change(self) -> None:
+        """`replica-acks`: whether replies wait for replicas, which say after each batch what they have then."""
+        wanted, writer = self._engine.config.replica_acks, self.aof.writer
+        if writer is None or self._engine.following:
+            return
+        writer.confirmed_by_replicas = wanted > 0
+        self.aof.set_policy(writer.policy)
+        if not wanted:
+            writer.confirm(self.end)
+        for link in self.links.values():
+            self._say_when_to_acknowledge(link)
+
+    def _say_when_to_acknowledge(self, link: Link) -> None:
+        link.tell(b"REPLCONF", b"GETACK", b"ALWAYS" if self._engine.config.replica_acks else b"NEVER")
+
+    def _confirm(self) -> None:
+        """Let the replies leave that enough replicas confirm."""
+        wanted, writer = self._engine.config.replica_acks, self.aof.writer
+        if wanted and writer is not None:
+            offsets = sorted((link.acknowledged for link in self.links.values()), reverse=True)
+            if len(offsets) >= wanted:
+                writer.confirm(offsets[wanted - 1])
 
     def replaced(self) -> None:
         """Another log has taken the place of this one."""
@@ -118,6 +142,7 @@ class Links:
     def _begin(self, link: Link, offset: int) -> None:
         if link.session.id in self.links:
             link.start(offset)
+            self._say_when_to_acknowledge(link)
 
     def forget(self, session: Session) -> None:
         """A replica's connection has ended."""
@@ -147,6 +172,7 @@ class Links:
             link.heard = self.now()
             link.acknowledged = link.needs = min(max(offset, link.acknowledged), self.end)
             link.synced = min(max(synced, link.synced), link.acknowledged)
+            self._confirm()
             self.on_progress()
 
     def count(self, offset: int, synced: bool) -> int:

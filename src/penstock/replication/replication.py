@@ -6,6 +6,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from penstock.engine.declarations import Argv, Reply
 from penstock.engine.dispatch import Engine
@@ -17,6 +18,7 @@ from penstock.replication.links import Links
 from penstock.replication.roles import Roles
 from penstock.replication.waits import Waits
 from penstock.storage.persistence import Persistence
+from penstock.storage.writer import NOT_CONFIRMED
 
 
 class Replication:
@@ -33,7 +35,7 @@ class Replication:
         self._links.on_progress = self._progress
         engine.replication = self
         self._config.on_change("appendonly", self._log_switches)
-        for name in ("min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
+        for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
             self._config.on_change(name, self._setting_changes)
 
     # -- start and end ----------------------------------------------------------------------------------------
@@ -60,8 +62,8 @@ class Replication:
 
     def _setting_changes(self, _: object) -> None:
         """The new value holds from the next turn of the loop on."""
-        self._loop.call_soon(self._count_replicas)
-        self._loop.call_soon(self._roles.link_changed)
+        for duty in (self._links.acks_change, self._count_replicas, self._roles.link_changed):
+            self._loop.call_soon(duty)
 
     def _log_switches(self, on: bool) -> None:
         if not on and self._engine.following:
@@ -70,12 +72,15 @@ class Replication:
 
     def _count_replicas(self) -> None:
         """min-replicas-to-write: whether enough of them follow."""
-        engine, wanted = self._engine, self._config.min_replicas_to_write
+        engine = self._engine
+        wanted = max(self._config.min_replicas_to_write, self._config.replica_acks)
         lacks = bool(wanted) and not engine.following
         lacks = lacks and self._links.good(self._config.min_replicas_max_lag) < wanted
         if lacks != engine.lacks_replicas:
             engine.lacks_replicas = lacks
             engine.require_gates("too few replicas", lacks)
+            if lacks and self._aof.writer is not None:
+                self._aof.writer.confirm(sys.maxsize, NOT_CONFIRMED)
 
     # -- what replicas ask for --------------------------------------------------------------------------------
 

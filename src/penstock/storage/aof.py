@@ -56,7 +56,7 @@ class AppendOnlyFile:
         self._kept_from = ""  # the first increment that the base being written does not contain
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
         self.feed = Feed(self)
-        self.on_written: Callable[[bytes], None] | None = None  # told of each batch that the log has got
+        self.on_written: Callable[[bytes], None] = lambda batch: None  # told of each batch that the log has got
 
     @property
     def manifest_path(self) -> Path:
@@ -206,7 +206,7 @@ class AppendOnlyFile:
     def set_policy(self, policy: str) -> None:
         if self.writer is not None:
             self.writer.policy = policy
-            self._engine.log_to(self.writer, strict=policy == "always")
+            self._engine.log_to(self.writer, strict=policy == "always" or self._engine.config.replica_acks > 0)
 
     def change_role(self, on_trouble: Callable[[str | None], None], following: bool) -> None:
         """Continue as a replica's log, or as that of a server that writes by itself. OSError if the disk refuses."""

@@ -15,7 +15,7 @@ class FollowerWriter(LogWriter):
     def append_batches(self, data: bytes) -> None:
         """Take whole batches."""
         self._pieces.append(data)
-        if not self.pending and self.trouble is None:
+        if not self._planned and self.trouble is None:
             self._write_soon()
 
     def log(self, entries: list[LogEntry]) -> None:

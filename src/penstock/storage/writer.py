@@ -38,8 +38,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
-import threading
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,15 +46,16 @@ from typing import Protocol
 
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
-from penstock.engine.session import Unconfirmed
 from penstock.storage.batches import LENGTHS, add_lines, framed
+from penstock.storage.held_replies import Confirmations, Held, send_all
+from penstock.storage.log_thread import LogThread
 
 log = logging.getLogger("penstock.storage")
 
+NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas have it.\r\n"
+"""What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""
 MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
-
-Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
 
 
 class Loop(Protocol):
@@ -125,14 +125,15 @@ class LogWriter:
         self.file = file
         self.policy = policy
         self.timestamps = timestamps
-        self.pending = False  # entries wait for the disk, so replies wait too
+        self.pending = False  # entries wait for the disk, or for replicas, so replies wait too
+        self.confirmed_by_replicas = False  # replies wait for replicas too, until `confirm`
         self.trouble: str | None = None  # why the last write failed
         self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
         self.sync_works = True  # the last one did
         self.syncs = 0  # how often the file was synced
         self.synced_end = file.end  # the feed up to here is safe from a power cut
         self.delayed_syncs = 0  # syncs that were under way when the next one was due
-        self.on_written: Callable[[bytes], None] | None = None  # told of each batch, before the replies leave
+        self.on_written: Callable[[bytes], None] = lambda batch: None  # told of each batch, before replies leave
         self._loop = loop
         self._on_trouble = on_trouble
         self._sync = sync
@@ -141,6 +142,8 @@ class LogWriter:
         self._database = -1  # the one that the last entry was for
         self._held: list[Held] = []  # replies that wait for _pieces
         self._leaving: list[Held] = []  # replies that wait for the batch the thread has
+        self._confirmations = Confirmations()  # replies that wait for replicas
+        self._planned = False  # a flush will come
         self._batch = b""  # the batch the thread has
         self._busy = False  # the thread has a batch
         self._syncing = False  # the thread syncs what was written (everysec)
@@ -150,10 +153,7 @@ class LogWriter:
         self._last_sync = time.monotonic()
         self._last_try = 0.0
         self._last_stamp = 0
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="penstock-log", daemon=True)
-        self._thread.start()
+        self._thread = LogThread(loop, self._finished)
 
     # -- engine.log and engine.commit -------------------------------------------------------------------------
 
@@ -181,11 +181,11 @@ class LogWriter:
                 add_lines(pieces, argv)
         else:
             add_lines(pieces, argv)
-        if not self.pending and self.trouble is None:
+        if not self._planned and self.trouble is None:
             self._write_soon()
 
     def _write_soon(self) -> None:
-        self.pending = True
+        self.pending = self._planned = True
         if not self._busy:
             self._loop.call_soon(self._flush)
 
@@ -196,7 +196,12 @@ class LogWriter:
         """
         if len(self._pieces) - self._joined > MANY:
             self._join()
-        (self._held if self._pieces else self._leaving).append((write, replies))
+        if self._pieces:
+            self._held.append((write, replies))
+        elif self._busy or not self._confirmations:
+            self._leaving.append((write, replies))
+        else:
+            self._confirmations.join((write, replies))
 
     def _join(self) -> None:
         """Join lines, so that arguments are let go while they are in the processor's cache."""
@@ -248,14 +253,12 @@ class LogWriter:
         self._pieces.insert(0, batch.partition(b"\n")[2].removesuffix(b"\r\n"))
         self._joined += 1
 
-    def _written(self, batch: bytes) -> None:
-        """The log has one batch more."""
-        if self.on_written is not None:
-            self.on_written(batch)
-
     def _flush(self) -> None:
         """The end of an iteration, or of the thread's last job: start the next batch."""
-        if self._busy or not self._pieces:
+        if self._busy:
+            return
+        self._planned = False
+        if not self._pieces:
             return
         if self.policy == "always":
             self._hand_over()
@@ -270,7 +273,7 @@ class LogWriter:
         self._held = []
         self._busy = True
         self._last_try = time.monotonic()
-        self._jobs.put(lambda: self.file.append(batch, self._sync))
+        self._thread.start(lambda: self.file.append(batch, self._sync))
 
     def _write_here(self) -> None:
         batch = self._take_batch()
@@ -283,7 +286,7 @@ class LogWriter:
             raise
         self._unsynced = True
         self._out_of_trouble()
-        self._written(batch)
+        self.on_written(batch)
 
     def _sync_here(self) -> None:
         try:
@@ -304,8 +307,23 @@ class LogWriter:
     def _release(self, failed: bool = False) -> None:
         """Send every reply, in order; after a failure under `always` some of them as errors."""
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
-        self.pending = False
-        _send(leaving, self.trouble if failed and self.policy == "always" else None)
+        error = f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
+        self._leave(leaving, error if failed and self.policy == "always" else None)
+
+    def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
+        """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
+        if self._confirmations or (self.confirmed_by_replicas and error is None):
+            self._confirmations.add(self.file.end, replies, error)
+            self.pending = True
+        else:
+            self.pending = bool(self._pieces) and self.trouble is None
+            send_all(replies, error)
+
+    def confirm(self, offset: int, error: bytes | None = None) -> None:
+        """Enough replicas have the feed up to here; or, with an error, they will never have it."""
+        self._confirmations.confirm(offset, error)
+        if not self._confirmations and not self._busy and not (self._pieces and self.trouble is None):
+            self.pending = False
 
     def _in_trouble(self, error: OSError) -> None:
         self.trouble = error.strerror or str(error)
@@ -318,28 +336,10 @@ class LogWriter:
 
     # -- the thread -------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            result = None
-            try:
-                job()
-            except OSError as error:
-                result = error
-            self._results.put(result)
-            self._loop.call_soon_threadsafe(self._collect)
-
-    def _collect(self) -> None:
-        """On the loop: the thread is done with its job (unless `_wait` collected the result already)."""
-        try:
-            result = self._results.get_nowait()
-        except queue.Empty:
-            return
-        self._finished(result)
-
     def _wait(self) -> None:
         """Wait for the thread; blocks."""
         while self._busy or self._syncing:
-            self._finished(self._results.get())
+            self._finished(self._thread.wait())
 
     def _finished(self, error: OSError | None) -> None:
         if self._syncing:
@@ -361,10 +361,9 @@ class LogWriter:
             self._out_of_trouble()
             self.syncs += 1
             self.synced_end = self.file.end
-            self._written(batch)
+            self.on_written(batch)
             leaving, self._leaving = self._leaving, []
-            self.pending = bool(self._pieces)
-            _send(leaving, None)
+            self._leave(leaving)
         self._flush()
 
     # -- from time to time ------------------------------------------------------------------------------------
@@ -387,7 +386,7 @@ class LogWriter:
             self._last_sync = now
             self._unsynced = False
             self._syncing, self._syncing_to = True, self.file.end
-            self._jobs.put(lambda: self.file.sync(self._sync))
+            self._thread.start(lambda: self.file.sync(self._sync))
 
     def drain(self) -> None:
         """Write and sync everything now; blocks. Raises OSError if the disk refuses."""
@@ -419,17 +418,6 @@ class LogWriter:
         try:
             self.drain()
         finally:
-            self._jobs.put(None)
-            self._thread.join()
+            self.confirm(sys.maxsize, NOT_CONFIRMED)
+            self._thread.close()
             self.file.close()
-
-
-def _send(replies: list[Held], problem: str | None) -> None:
-    for write, pieces in replies:
-        if problem is not None:
-            error = b"-MISCONF Errors writing to the AOF file: %b\r\n" % problem.encode()
-            pieces = [error if type(piece) is Unconfirmed else piece for piece in pieces]
-        try:
-            write(b"".join(pieces))
-        except Exception:  # a bug of ours in one connection must not keep the replies of the others
-            log.exception("a reply could not be sent")

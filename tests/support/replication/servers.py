@@ -14,11 +14,11 @@ from penstock import Server
 
 
 class Pair:
-    """A server and a client of it."""
+    """A server in this process, and a client of it."""
 
-    def __init__(self, server: Server, **options: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.client = redis.Redis(port=server.port, **options)
+        self.client = redis.Redis(port=server.port)
 
     @property
     def address(self) -> str:

@@ -1,0 +1,51 @@
+"""Replies that wait: until the log has what they acknowledge, and perhaps until replicas have it too.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from penstock.engine.session import Unconfirmed
+
+log = logging.getLogger("penstock.storage")
+
+Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
+
+
+def send_all(replies: list[Held], error: bytes | None = None) -> None:
+    """Send replies in order; with an error, those that acknowledge a change become that error."""
+    for write, pieces in replies:
+        if error is not None:
+            pieces = [error if type(piece) is Unconfirmed else piece for piece in pieces]
+        try:
+            write(b"".join(pieces))
+        except Exception:  # a bug of ours in one connection must not keep the replies of the others
+            log.exception("a reply could not be sent")
+
+
+class Confirmations:
+    """Replies to what the log has and too few replicas have yet, in order (`replica-acks`)."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, list[Held], bytes | None]] = deque()  # by the end of their batch in the feed
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, end: int, replies: list[Held], error: bytes | None = None) -> None:
+        """Send these when replicas have the feed up to `end`."""
+        self._waiting.append((end, replies, error))
+
+    def join(self, reply: Held) -> None:
+        """Send this behind all that waits: it may show what has yet to be confirmed."""
+        self._waiting[-1][1].append(reply)
+
+    def confirm(self, offset: int, error: bytes | None = None) -> None:
+        """Send what waits for replicas to have the feed up to here; as an error, if they never will."""
+        while self._waiting and self._waiting[0][0] <= offset:
+            _, replies, own = self._waiting.popleft()
+            send_all(replies, own or error)

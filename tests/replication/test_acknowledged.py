@@ -1,0 +1,102 @@
+"""replica-acks: a change is acknowledged when so many replicas have it in their logs, and shown to nobody before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from tests.support.replication.servers import Servers, caught_up, servers
+from tests.support.server_process import Process
+from tests.support.waiting import wait_until
+
+from penstock.testing.redis import free_port
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Servers]:
+    with servers(tmp_path) as world:
+        yield world
+
+
+def writes(client: redis.Redis) -> bool:
+    try:
+        return bool(client.set("probe", 1))
+    except redis.ResponseError:
+        return False
+
+
+@pytest.mark.parametrize("policy", ["everysec", "always"])
+def test_what_is_acknowledged_is_in_the_replicas_log(world: Servers, policy: str) -> None:
+    leader = world.start("leader", appendfsync=policy)
+    replica = world.start("replica", leader, appendfsync=policy)
+    caught_up(leader, replica)
+    leader.client.config_set("replica-acks", 1)
+    wait_until(lambda: writes(leader.client))
+    for n in range(100):
+        leader.client.set("k", n)
+        assert replica.client.get("k") == b"%d" % n
+    with leader.client.pipeline(transaction=False) as pipe:
+        for _ in range(50):
+            pipe.incr("n")
+        assert pipe.execute() == list(range(1, 51))
+    assert replica.client.get("n") == b"50"
+
+
+def test_writes_are_refused_without_so_many_replicas(world: Servers) -> None:
+    leader = world.start("leader", replica_acks=1)
+    with pytest.raises(redis.ResponseError, match="Not enough good replicas"):
+        leader.client.set("k", 1)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    wait_until(lambda: writes(leader.client))
+    replica.server.stop()
+    wait_until(lambda: not writes(leader.client))
+    leader.client.config_set("replica-acks", 0)
+    wait_until(lambda: writes(leader.client))
+
+
+def test_nobody_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one = Process(tmp_path / "one", free_port(), options="--replica-acks 1 --min-replicas-max-lag 60")
+    other = Process(tmp_path / "other", free_port(), options=f"--replicaof 127.0.0.1 {one.port}")
+    try:
+        with redis.Redis(port=one.port) as client:
+            wait_until(lambda: writes(client))
+            client.set("k", "old")
+        os.kill(other.process.pid, signal.SIGSTOP)
+        answers: list[object] = []
+
+        def ask(*words: str) -> None:
+            with redis.Redis(port=one.port, retry=None) as client:
+                try:
+                    answers.append(client.execute_command(*words))
+                except redis.RedisError as error:
+                    answers.append(str(error))
+
+        writer = threading.Thread(target=ask, args=("SET", "k", "new"))
+        writer.start()
+        reader = threading.Thread(target=ask, args=("GET", "k"))
+        writer.join(0.3)
+        reader.start()
+        reader.join(0.3)
+        assert answers == [], "the write is not acknowledged, and a read waits behind it"
+        os.kill(other.process.pid, signal.SIGCONT)
+        writer.join()
+        reader.join()
+        assert sorted(map(repr, answers)) == sorted(map(repr, [True, b"new"]))
+        os.kill(other.process.pid, signal.SIGSTOP)
+        writer = threading.Thread(target=ask, args=("SET", "k", "newer"))
+        writer.start()
+        writer.join(0.2)
+        other.process.kill()
+        writer.join()
+        assert "too few replicas have it" in str(answers[-1]), "it may or may not be lost: the client knows"
+    finally:
+        one.kill()
+        other.kill()

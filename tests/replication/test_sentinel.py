@@ -1,0 +1,80 @@
+"""Stock Redis Sentinels fail over servers of ours, and redis-py's client of Sentinel follows."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import redis
+from redis.exceptions import RedisError
+from tests.support.replication.sentinels import NAME, Sentinels
+from tests.support.server_process import Process
+from tests.support.waiting import wait_until
+
+from penstock.testing.redis import free_port
+
+
+def start(folder: Path, name: str, leader: Process | None = None, port: int = 0) -> Process:
+    own = folder / name
+    own.mkdir(exist_ok=True)
+    options = f"--replicaof 127.0.0.1 {leader.port}" if leader is not None else ""
+    return Process(own, port or free_port(), options=options)
+
+
+def is_up(process: Process) -> bool:
+    with contextlib.suppress(RedisError), redis.Redis(port=process.port) as client:
+        return bool(client.info("replication").get("master_link_status") == "up")
+    return False
+
+
+def set_at_leader(sentinels: Sentinels, key: str, value: int) -> bool:
+    with contextlib.suppress(RedisError):
+        return bool(sentinels.client.master_for(NAME, socket_timeout=5).set(key, value))
+    return False
+
+
+def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        one = start(tmp_path, "one")
+        stack.callback(one.kill)
+        other = start(tmp_path, "other", one)
+        stack.callback(other.kill)
+        wait_until(lambda: is_up(other))
+        sentinels = stack.enter_context(Sentinels(tmp_path, one.port))
+        wait_until(lambda: sentinels.knows(replicas=1))
+        client = sentinels.client.master_for(NAME)
+        client.set("before", 1)
+        assert client.wait(1, 60_000) == 1
+        one.process.kill()
+        wait_until(lambda: sentinels.leader == other.port)
+        wait_until(lambda: set_at_leader(sentinels, "after", 2))
+        with redis.Redis(port=other.port) as leader:
+            assert leader.get("before") == b"1"
+            assert leader.execute_command("ROLE")[0] == b"master"
+        one.kill()
+        one = start(tmp_path, "one", port=one.port)
+        stack.callback(one.kill)
+        wait_until(lambda: is_up(one))  # they have told it whom to follow
+        reader = sentinels.client.slave_for(NAME)
+        wait_until(lambda: reader.get("after") == b"2")
+
+
+def test_a_failover_that_is_asked_of_sentinel(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        one = start(tmp_path, "one")
+        stack.callback(one.kill)
+        other = start(tmp_path, "other", one)
+        stack.callback(other.kill)
+        wait_until(lambda: is_up(other))
+        sentinels = stack.enter_context(Sentinels(tmp_path, one.port))
+        wait_until(lambda: sentinels.knows(replicas=1))
+
+        def asked() -> bool:
+            with contextlib.suppress(redis.ResponseError), redis.Redis(port=sentinels.ports[0]) as sentinel:
+                return bool(sentinel.execute_command("SENTINEL", "FAILOVER", NAME))
+            return False
+
+        wait_until(asked)  # refused until the replica's state is known
+        wait_until(lambda: sentinels.leader == other.port)
+        wait_until(lambda: is_up(one))
+        wait_until(lambda: set_at_leader(sentinels, "after", 1))
