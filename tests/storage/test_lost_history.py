@@ -8,8 +8,6 @@ import pytest
 import redis
 from tests.support.storage.history import all_of, connected, files, fill, numbered_entries, started, until
 
-from penstock.storage.segment_files import read_index
-
 
 @pytest.fixture(scope="module")
 def entries() -> list[bytes]:
@@ -79,15 +77,3 @@ def test_what_was_given_up_stays_so_after_a_restart(tmp_path: Path, entries: lis
         assert all_of(client) == entries[end:]
     with started(tmp_path) as server, connected(server) as client:
         assert all_of(client) == entries[end:]
-
-
-def test_only_files_of_history_can_be_named(tmp_path: Path, entries: list[bytes]) -> None:
-    with started(tmp_path) as server, connected(server) as client:
-        fill(client, entries)
-        name = min(files(tmp_path))
-        segment = read_index(tmp_path / "history" / name)
-        client.copy("s", "t")
-        for other in ("notes.txt", "../appendonlydir/appendonly.aof.manifest", "/etc/passwd", "..", "", "a" * 300):
-            segment.name = other
-            with pytest.raises(redis.ResponseError, match="its name is not one of a file of history"):
-                client.execute_command("TAPPLY", "t", "HISTORY", segment.dump())
