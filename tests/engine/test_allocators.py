@@ -93,37 +93,3 @@ def test_without_pymalloc_everything_is_in_malloc(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(found, "_print", lambda file: 0)  # what it answers then
     assert found.pymalloc() == 0
     assert found.in_use() > 0
-
-
-def arenas() -> int:
-    """How many arenas malloc has, by its own report."""
-    library = ctypes.CDLL(None)
-    library.open_memstream.restype = library.fclose.restype = ctypes.c_void_p
-    library.fclose.argtypes = [ctypes.c_void_p]
-    library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    text, size = ctypes.c_void_p(), ctypes.c_size_t()
-    file = library.open_memstream(ctypes.byref(text), ctypes.byref(size))
-    library.malloc_info(0, file)
-    library.fclose(file)
-    return ctypes.string_at(text, size.value).count(b"<heap nr=")
-
-
-def use_one_arena(threads: int) -> None:
-    allocators.use_one_arena()
-    together = threading.Barrier(threads)
-
-    def allocate() -> None:
-        held = [bytes(LARGE) for _ in range(100)]
-        together.wait()
-        del held
-
-    started = [threading.Thread(target=allocate) for _ in range(threads)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert arenas() == 1, arenas()
-
-
-def test_threads_share_an_arena() -> None:
-    in_child(use_one_arena, 4)

@@ -15,7 +15,6 @@ import uvloop
 
 from penstock import __version__
 from penstock.engine.config import Config, ConfigError
-from penstock.engine.keyspace import allocators
 from penstock.engine.module_loader import ModuleError
 from penstock.protocol.errors import ReplyError
 from penstock.server import logs
@@ -40,8 +39,6 @@ def run(config: Config) -> int:
     # again, which stalls the server. Cycles are rare, so it may run rarely.
     gc.set_threshold(50_000, 50, 1000)
     gc.freeze()
-    # Threads compress and write what the loop has read. With an arena for each, every one of them has holes.
-    allocators.use_one_arena()
     try:
         return uvloop.run(_serve(config))
     except (OSError, ConfigError, StorageError, ModuleError) as error:

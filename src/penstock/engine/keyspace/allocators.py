@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 from typing import Any
 
-_M_ARENA_MAX = -8  # of glibc's malloc.h
 _TOTAL = b"# bytes in allocated blocks"
 
 
@@ -101,12 +100,3 @@ def find() -> Allocators | None:
         found.in_use()
         return found
     return None
-
-
-def use_one_arena() -> None:
-    """Have all threads of this process share one arena of malloc, so that each uses what another has freed.
-
-    For the start of a process: arenas that exist already stay. Nothing happens where malloc is not glibc's.
-    """
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
