@@ -178,7 +178,7 @@ class World:
         if base is not None:
             for _ in snapshot.load(base, engine.keyspace):
                 pass
-        session = Session(engine)
+        session = Session.of_server(engine)
         for index, argv in self.logged:
             session.db = engine.keyspace[index]
             command = REGISTRY.find(argv)
