@@ -236,6 +236,49 @@ def test_a_replica_is_a_client_that_can_be_listed_and_closed(world: Servers, lea
     caught_up(leader, replica)
 
 
+def test_a_replica_may_come_back_at_any_time_while_others_write(
+    world: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = world.start("leader", appendfsync="always")
+    replica = world.start("replica", leader)
+    stop = threading.Event()
+
+    def write() -> None:
+        with redis.Redis(port=leader.server.port) as client:
+            while not stop.is_set():
+                client.incr("n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for times in range(2, 7):
+            wait_until(lambda: is_up(replica))
+            leader.client.client_kill_filter(_type="replica")
+            wait_until(lambda times=times: leader.client.info("stats")["sync_partial_ok"] == times)
+    finally:
+        stop.set()
+        writer.join()
+    caught_up(leader, replica)
+    assert replica.digest() == leader.digest()
+    assert not [record for record in caplog.records if "not a reply" in record.getMessage()]
+
+
+def test_files_of_a_log_that_was_replaced_are_removed(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    caught_up(one, other)
+    one.client.set("k", 1)
+    one.client.bgrewriteaof()
+    wait_until(lambda: not one.client.info("persistence")["aof_rewrite_in_progress"])
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    one.client.set("own", 1)
+    other.client.set("k", 2)
+    one.follow(other)
+    caught_up(other, one)
+    names = {path.name for path in (world.folder("one") / "appendonlydir").iterdir() if "diverged" not in path.name}
+    assert len(names) == 3, "a manifest, a base and an increment"
+
+
 def test_a_leader_with_a_password(world: Servers) -> None:
     leader = world.start("leader", user="default on >secret ~* &* +@all")
     leader.client.close()

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import redis
 from redis.exceptions import RedisError
+from redis.sentinel import SentinelConnectionPool
 from tests.support.replication.sentinels import NAME, Sentinels
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
+import penstock
 from penstock.testing.redis import free_port
 
 
@@ -45,9 +47,13 @@ def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_bac
         client = sentinels.client.master_for(NAME)
         client.set("before", 1)
         assert client.wait(1, 60_000) == 1
+        ours = penstock.Client(connection_pool=SentinelConnectionPool(NAME, sentinels.client), delivery="exactly-once")
+        stack.callback(ours.close)
+        assert ours.incr("counter") == 1 and ours.wait(1, 60_000) == 1
         one.process.kill()
+        assert ours.incr("counter") == 2, "it waits for the next leader by itself"
+        assert ours.set("after", 2)
         wait_until(lambda: sentinels.leader == other.port)
-        wait_until(lambda: set_at_leader(sentinels, "after", 2))
         with redis.Redis(port=other.port) as leader:
             assert leader.get("before") == b"1"
             assert leader.execute_command("ROLE")[0] == b"master"

@@ -136,8 +136,16 @@ class Links:
             return False, -1 if common is None else common
         self.continued += 1
         notice("replica %s:%d follows from offset %d", *link.address, offset)
-        self._engine.timers.call_later(0, lambda: self._begin(link, offset))  # after the reply
+        self._engine.timers.call_later(0, lambda: self._begin_after_reply(link, offset))
         return True, offset
+
+    def _begin_after_reply(self, link: Link, offset: int) -> None:
+        """The reply was made a moment ago, and may have to wait for the log. The feed, which does not, waits for it."""
+        commit = self._engine.commit
+        if commit is not None and commit.pending:
+            commit.hold(lambda _: self._begin(link, offset), [])
+        else:
+            self._begin(link, offset)
 
     def _begin(self, link: Link, offset: int) -> None:
         if link.session.id in self.links:

@@ -199,7 +199,8 @@ class AppendOnlyFile:
     def _listed_before(self) -> tuple[str, ...]:
         """The files of an earlier log that is on disk."""
         try:
-            return manifests.read(self.manifest_path).names
+            listed = manifests.read(self.manifest_path)
+            return (*listed.names, *listed.history)
         except (OSError, StorageError):
             return ()
 
