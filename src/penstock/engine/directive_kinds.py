@@ -121,6 +121,13 @@ MEMORY_OR_PERCENT = Kind("memory | percentage", _memory_or_percent, lambda it: f
 LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock all clients out
 
 
+def _address(words: list[str]) -> list[str]:
+    return [word for text in words for word in text.split()]
+
+
+ADDRESS: Kind[list[str]] = Kind("host port", _address, " ".join, split=True)
+
+
 def _save(words: list[str]) -> list[tuple[int, int]]:
     words = [word for text in words for word in text.split()]
     if not words:

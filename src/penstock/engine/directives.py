@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from penstock.engine.directive_kinds import (
+    ADDRESS,
     BUFFER_LIMITS,
     FOLDER,
     INT_MAX,
@@ -217,7 +218,7 @@ class Settings:
     aof_timestamp_enabled = D(YES_NO, False, "Write the time into the log, for reading it.")
     # replicas
     replicaof = D(
-        WORDS,
+        ADDRESS,
         [],
         "Host and port of the server to follow; empty for none. REPLICAOF changes it.",
         mutable=False,

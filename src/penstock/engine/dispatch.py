@@ -401,6 +401,12 @@ class Engine:
         """`with engine.unit():` everything logged inside is one atomic entry of the log."""
         return _Unit(self) if self.log is not None else _NO_UNIT
 
+    def end_unit_early(self) -> None:
+        """Log what the unit has so far: the log is about to become another one's."""
+        if self._unit and self.log is not None:
+            entries, self._unit = self._unit, []
+            self.log(entries)
+
     def _log_expired(self, database: Database, key: bytes) -> None:
         self.propagate(database, [[b"DEL", key]])
 
@@ -419,10 +425,18 @@ class Engine:
             raise Loading
 
     def _gate_replication(self, session: Session, command: Command, argv: Argv) -> None:
-        if (self.following or self.lacks_replicas) and command.may_write(argv):
-            raise ReadOnly("You can't write against a read only replica.") if self.following else NoReplicas
+        if self.following:
+            self.refuse_as_replica(command, argv)
+        elif self.lacks_replicas and command.may_write(argv):
+            raise NoReplicas
         if self.stale and Flag.STALE not in command.flags:
             raise MasterDown
+
+    @staticmethod
+    def refuse_as_replica(command: Command, argv: Argv) -> None:
+        """A replica runs no command of a client that may write."""
+        if command.may_write(argv):
+            raise ReadOnly("You can't write against a read only replica.")
 
     def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
         if self.write_error is not None and command.may_write(argv):

@@ -114,8 +114,11 @@ def run(session: Session) -> Reply:
 
 def _reply(session: Session, command: Command, argv: Argv) -> Reply:
     """A queued command's reply; its error is one too and stops nothing."""
+    engine = session.engine
     try:
-        return session.engine.call(session, command, argv)
+        if engine.following:  # perhaps since the command before it: REPLICAOF
+            engine.refuse_as_replica(command, argv)
+        return engine.call(session, command, argv)
     except ReplyError as error:
         return error.as_reply()
 

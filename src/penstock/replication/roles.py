@@ -49,7 +49,7 @@ class Roles:
             self._begin(*self._leader_in_config())
 
     def _leader_in_config(self) -> tuple[str, int]:
-        words = " ".join(self._config.replicaof).split()
+        words = self._config.replicaof
         if len(words) != 2 or not words[1].isdigit() or not 0 < int(words[1]) < 65536:
             raise ConfigError(f"replicaof takes a host and a port, not {' '.join(words)!r}")
         return words[0], int(words[1])
@@ -76,7 +76,8 @@ class Roles:
         """From now on nothing changes here but by the feed."""
         engine = self._engine
         engine.lazy.drain()
-        engine.workers.abandon()  # what threads would still write is not in the log
+        engine.workers.abandon("this server is a replica now")  # what threads would still write is not in the log
+        engine.end_unit_early()  # REPLICAOF in a transaction
         try:
             self._persistence.change_role(following=True)
         except OSError as error:

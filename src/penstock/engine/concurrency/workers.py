@@ -413,7 +413,7 @@ class Workers:
             if waiter.session.waiter is waiter:
                 self._engine.blocking.run_again(waiter.session)
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str = "the server is shutting down") -> None:
         """Abandon all work under way: nothing of it will be written, and its clients get an error."""
         for job in list(self.jobs):
             if job.later is None:
@@ -421,7 +421,7 @@ class Workers:
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:
-                error = ReplyError("the server is shutting down: the command was given up on, and changed nothing")
+                error = ReplyError(f"{reason}: the command was given up on, and changed nothing")
                 self._engine.blocking.answer(job.waiter, error)
 
 
