@@ -74,6 +74,23 @@ def test_a_failover_loses_nothing(world: Servers) -> None:
     assert one.info()["master_failover_state"] == "no-failover"
 
 
+def test_a_leader_that_hands_over_to_a_server_that_is_gone_leads_again_when_it_is_told_so(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    caught_up(one, other)
+    address = other.address.split()
+    other.server.stop()
+    silent = world.start("silent", one, replica_announce_port=address[1])
+    caught_up(one, silent)
+    one.client.execute_command("FAILOVER", "TO", *address)
+    wait_until(lambda: one.info()["master_failover_state"] == "failover-in-progress")
+    with pytest.raises(redis.exceptions.ReadOnlyError), redis.Redis(port=one.server.port) as client:
+        one.client.execute_command("CLIENT", "UNPAUSE")
+        client.set("k", 1)
+    one.client.execute_command("FAILOVER", "ABORT")
+    assert one.info()["role"] == "master" and one.client.set("k", 2)
+
+
 def test_clients_that_wait_to_write_are_told_when_their_server_follows(world: Servers) -> None:
     one, other = world.start("one"), world.start("other")
     errors: list[str] = []

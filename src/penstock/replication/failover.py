@@ -1,8 +1,9 @@
 """FAILOVER: a leader hands over to a replica that has everything, and follows it.
 
 Writes are held back (CLIENT PAUSE WRITE) until a replica has the whole log. Then this server asks that replica for the
-feed, with the word FAILOVER: the replica leads from then on. If it refuses, or cannot be reached, this server goes on
-leading. Clients whose writes were held back get READONLY afterwards, and go to the new leader.
+feed, with the word FAILOVER: the replica leads from then on. If it refuses, this server goes on leading. If it cannot
+be reached, it is asked again and again: it may lead already, and two leaders would be worse than none. FAILOVER ABORT,
+or REPLICAOF NO ONE, ends that. Clients whose writes were held back get READONLY afterwards, and go to the new leader.
 
 Owned by the loop thread.
 """
@@ -34,10 +35,13 @@ class Step(Enum):
 class Failover:
     """See the top of this file."""
 
-    def __init__(self, engine: Engine, links: Links, hand_over: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, engine: Engine, links: Links, hand_over: Callable[[str, int], None], lead: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._links = links
         self._hand_over = hand_over
+        self._lead = lead
         self.step = Step.NONE
         self._target: tuple[str, int] | None = None
         self._until: float | None = None
@@ -59,14 +63,16 @@ class Failover:
         self._until = time.monotonic() + timeout / 1000 if timeout else None
         self.step = Step.WAITING
         self._engine.pause.start(LONG, everything=False)
-        notice("handing over to a replica: waiting until it has everything")
+        notice("handing over to a replica: waiting until it has everything", of="replication")
         self.tick()
 
     def abort(self) -> None:
         """FAILOVER ABORT: go on leading."""
-        if self.step is not Step.WAITING:
+        if self.step is Step.NONE:
             raise ReplyError("No failover in progress.")
-        self._end("it was aborted")
+        if self.step is Step.ASKED:
+            self._lead()
+        self.ended("it was aborted")
 
     def tick(self) -> None:
         """Many times a second, and whenever a replica has more than before."""
@@ -79,7 +85,7 @@ class Failover:
             if self._force and self._target is not None:
                 self._ask(self._target)
             else:
-                self._end("no replica had everything in time")
+                self.ended("no replica had everything in time")
         else:
             self._links.ask_all()
 
@@ -97,15 +103,13 @@ class Failover:
 
     def _ask(self, address: tuple[str, int]) -> None:
         self.step = Step.ASKED
-        notice("handing over to %s:%d", *address)
+        notice("handing over to %s:%d", *address, of="replication")
         self._hand_over(*address)
 
     def ended(self, problem: str | None) -> None:
         """The replica leads now, or why it does not."""
-        if self.step is Step.ASKED:
-            self._end(problem)
-
-    def _end(self, problem: str | None) -> None:
+        if self.step is Step.NONE:
+            return
         self.step = Step.NONE
-        notice("handing over failed: %s" if problem else "handed over%s", problem or "")
+        notice("handing over failed: %s" if problem else "handed over%s", problem or "", of="replication")
         self._engine.pause.end()

@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 
 from penstock.engine.dispatch import Engine
-from penstock.protocol.errors import PenstockError, ProtocolError
+from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
 from penstock.protocol.grammar import Argv
 from penstock.replication.copying import ask_for_offer, copy_base, copy_history, parse_lineage
 from penstock.replication.diverged import keep_diverged
@@ -41,8 +41,8 @@ log = logging.getLogger("penstock.replication")
 
 READ = 1 << 16
 """Bytes of the feed that are applied before clients are served."""
-AGAIN = 1.0
-"""Seconds between attempts to connect, at most."""
+FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
+"""Seconds between attempts to connect; each time twice as long, until it is connected."""
 FEED = Path("feed")
 """Stands for the file in errors about the feed."""
 
@@ -86,13 +86,13 @@ class Follower:
         self._replay = Replay(engine)
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
-        self.attempts = 0  # to follow that have failed
+        self.refused = False  # the server that was to lead does not want to
 
     # -- connections ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        told = ""
+        told, delay = "", FIRST_DELAY
         while True:
             try:
                 await self._follow()
@@ -103,9 +103,11 @@ class Follower:
                     told = problem
             except Exception:  # a bug of ours must not end the replica
                 log.exception("internal error while following %s:%d", *self.leader)
-            self.attempts += 1
+            if self.state is State.CONNECTED:
+                told, delay = "", FIRST_DELAY
             self._disconnect()
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_DELAY)
 
     def stop(self) -> None:
         """Whatever comes is not of interest any more."""
@@ -139,13 +141,17 @@ class Follower:
             if not await self._start(leader):
                 raise ProtocolError("the leader does not continue what it has given to copy")
         self._set(State.CONNECTED)
-        notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end)
+        notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end, of="replication")
         await self._apply_all(leader)
 
     async def _start(self, leader: LeaderConnection) -> bool:
         """Ask for the feed from where this log ends; whether it comes."""
         last_words = ["FAILOVER"] if self._take_over else []
-        answer = await leader.ask("PSYNC", self._aof.lineage.id or "?", self._aof.feed.end, *last_words)
+        try:
+            answer = await leader.ask("PSYNC", self._aof.lineage.id or "?", self._aof.feed.end, *last_words)
+        except ReplyError:
+            self.refused = self._take_over
+            raise
         self._take_over = False
         if answer[0] == b"CONTINUE":
             self._aof.follow(parse_lineage(answer[1].decode()))
@@ -158,7 +164,13 @@ class Follower:
 
     async def _copy_everything(self, leader: LeaderConnection) -> None:
         offer = await ask_for_offer(leader)
-        notice("copying %d bytes and %d files of history from %s:%d", offer.size, len(offer.files), *self.leader)
+        notice(
+            "copying %d bytes and %d files of history from %s:%d",
+            offer.size,
+            len(offer.files),
+            *self.leader,
+            of="replication",
+        )
         self.copied, self.to_copy = 0, offer.size
         self._persistence.history.known.pin(self, [name for name, _ in offer.files])
         try:

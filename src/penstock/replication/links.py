@@ -135,7 +135,7 @@ class Links:
                 self.refused += 1
             return False, -1 if common is None else common
         self.continued += 1
-        notice("replica %s:%d follows from offset %d", *link.address, offset)
+        notice("replica %s:%d follows from offset %d", *link.address, offset, of="replication")
         self._engine.timers.call_later(0, lambda: self._begin_after_reply(link, offset))
         return True, offset
 
@@ -160,7 +160,7 @@ class Links:
             link.close()
             self._persistence.history.known.unpin(link)
             if link.position is not None:
-                notice("replica %s:%d is gone", *link.address)
+                notice("replica %s:%d is gone", *link.address, of="replication")
             self.on_progress()
 
     def lost(self, link: Link, problem: str) -> None:
@@ -232,7 +232,7 @@ class Links:
         self._persistence.history.known.pin(link, names)
         link.pinned = frozenset(names)
         self.full_copies += 1
-        notice("replica %s:%d copies everything", *link.address)
+        notice("replica %s:%d copies everything", *link.address, of="replication")
         sizes = [(name, (folder / name).stat().st_size) for name in names if (folder / name).exists()]
         return self.aof.lineage, self.aof.feed.base_end, os.fstat(link.base).st_size, sizes
 

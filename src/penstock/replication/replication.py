@@ -96,10 +96,9 @@ class Replication:
         self._links.acknowledged(session, offset, synced)
 
     def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
-        if take_over:
-            aof = self._aof
-            if not self._engine.following or feed != aof.lineage.id or offset != aof.feed.end:
-                raise ReplyError("FAILOVER: this server is not a replica that has everything")
+        if take_over and self._engine.following:  # else it was asked before, and the answer was lost
+            if feed != self._aof.lineage.id or offset != self._aof.feed.end:
+                raise ReplyError("FAILOVER: this replica does not have everything")
             self._roles.take_over(session)
         going_on, common = self._links.start(session, feed, offset)
         lineage = show_lineage(self._aof.lineage).encode()

@@ -34,7 +34,9 @@ class Roles:
         self._persistence = persistence
         self._links = links
         self._loop = loop
-        self.failover = Failover(engine, links, lambda host, port: self._start_following(host, port, take_over=True))
+        self.failover = Failover(
+            engine, links, lambda host, port: self._start_following(host, port, take_over=True), self.lead
+        )
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
         if self._config.replicaof:
@@ -70,7 +72,7 @@ class Roles:
         self._links.close_all()
         self._config.change([(DIRECTIVES["replicaof"], f"{host} {port}")])
         self._begin(host, port, take_over)
-        notice("this server is a replica of %s:%d now", host, port)
+        notice("this server is a replica of %s:%d now", host, port, of="replication")
 
     def _demote(self) -> None:
         """From now on nothing changes here but by the feed."""
@@ -118,6 +120,7 @@ class Roles:
     def lead(self) -> None:
         if self._engine.following:
             self.take_over()
+            self.failover.ended("this server was told to lead")
 
     def take_over(self, for_session: Session | None = None) -> None:
         """Write by itself from now on. `for_session` is that of a leader that hands over."""
@@ -133,7 +136,7 @@ class Roles:
         self._engine.clock.refresh()
         self._engine.once.took_over()
         self._engine.streams.started()
-        notice("this server leads now")
+        notice("this server leads now", of="replication")
 
     def link_changed(self) -> None:
         """The connection to the leader was made, or lost, or the log was replaced."""
@@ -143,11 +146,11 @@ class Roles:
         engine.require_gates("stale", engine.stale)
         if follower is None:
             return
-        if follower.state is State.CONNECTED:
+        if follower.state is State.CONNECTED and self.failover.step is Step.ASKED:
             self.failover.ended(None)
-        elif self.failover.step is Step.ASKED and follower.attempts > 0:
+        elif self.failover.step is Step.ASKED and follower.refused:
             self.lead()
-            self.failover.ended("the replica did not take over")
+            self.failover.ended("the replica refused to lead")
 
     def _tls(self) -> ssl.SSLContext | None:
         config = self._config
