@@ -24,7 +24,7 @@ from pathlib import Path
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
 from penstock.protocol.grammar import Argv
-from penstock.replication.copying import ask_for_offer, copy_base, copy_history, parse_lineage
+from penstock.replication.copying import Offer, ask_for_offer, copy_base, copy_history, parse_lineage
 from penstock.replication.diverged import keep_diverged
 from penstock.replication.frames import Frame, FrameReader
 from penstock.replication.leader_connection import LeaderConnection
@@ -147,8 +147,9 @@ class Follower:
     async def _start(self, leader: LeaderConnection) -> bool:
         """Ask for the feed from where this log ends; whether it comes."""
         last_words = ["FAILOVER"] if self._take_over else []
+        end = self._aof.feed.end
         try:
-            answer = await leader.ask("PSYNC", self._aof.lineage.id or "?", self._aof.feed.end, *last_words)
+            answer = await leader.ask("PSYNC", self._aof.lineage.written_by(end) or "?", end, *last_words)
         except ReplyError:
             self.refused = self._take_over
             raise
@@ -156,8 +157,6 @@ class Follower:
         if answer[0] == b"CONTINUE":
             self._aof.follow(parse_lineage(answer[1].decode()))
             return True
-        if 0 <= answer[1] < self._aof.feed.end:
-            keep_diverged(self._aof, answer[1])
         return False
 
     # -- copying ----------------------------------------------------------------------------------------------
@@ -177,12 +176,20 @@ class Follower:
             base = await copy_base(leader, offer, self._aof.folder, self._copies)
             for name, size in offer.files:
                 await copy_history(leader, name, size, self._folder)
+            self._put_aside(offer)
             await asyncio.shield(self._persistence.replace_by(base, offer.start, offer.lineage))
         finally:
             self._persistence.history.known.unpin(self)
             self.to_copy = 0
         self._replay = Replay(self._engine)
         self._on_copied()
+
+    def _put_aside(self, offer: Offer) -> None:
+        """Keep what this server has logged and its leader has not."""
+        end = self._aof.feed.end
+        fork = self._aof.lineage.fork(end, offer.lineage)
+        if fork is not None and fork < end:
+            keep_diverged(self._aof, fork)
 
     @property
     def _folder(self) -> Path:

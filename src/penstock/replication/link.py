@@ -34,7 +34,6 @@ class Link:
         self.session = session
         self.host = ""  # as it says itself; empty: as it is connected
         self.port = 0  # where it listens
-        self.pinned: frozenset[str] = frozenset()  # files of history that it copies
         self.base: int | None = None  # descriptor of the base that it copies
         self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC
         self.needs = 0  # the feed from here on must be kept for it
@@ -59,7 +58,6 @@ class Link:
     def start(self, position: int) -> None:
         """Send the feed from here on."""
         self.position = self.needs = position
-        self.pinned = frozenset()
         self._close_base()
         self.pump()
 

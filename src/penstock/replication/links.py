@@ -121,11 +121,8 @@ class Links:
             session.link = link
         return link
 
-    def start(self, session: Session, feed: str, offset: int) -> tuple[bool, int]:
-        """Send the feed from an offset on: True, and where it begins.
-
-        False if everything must be copied first, with the offset up to which the two logs are equal, or -1.
-        """
+    def start(self, session: Session, feed: str, offset: int) -> bool:
+        """Send the feed from an offset on; False if everything must be copied first."""
         if self.aof.writer is None:
             raise ReplyError(NO_LOG)
         link = self.of(session)
@@ -133,11 +130,11 @@ class Links:
         if common != offset or offset < self.backlog_start:
             if feed:
                 self.refused += 1
-            return False, -1 if common is None else common
+            return False
         self.continued += 1
         notice("replica %s:%d follows from offset %d", *link.address, offset, of="replication")
         self._engine.timers.call_later(0, lambda: self._begin_after_reply(link, offset))
-        return True, offset
+        return True
 
     def _begin_after_reply(self, link: Link, offset: int) -> None:
         """The reply was made a moment ago, and may have to wait for the log. The feed, which does not, waits for it."""
@@ -150,6 +147,7 @@ class Links:
     def _begin(self, link: Link, offset: int) -> None:
         if link.session.id in self.links:
             link.start(offset)
+            self._persistence.history.known.unpin(link)
             self._say_when_to_acknowledge(link)
 
     def forget(self, session: Session) -> None:
@@ -230,7 +228,6 @@ class Links:
         link.base = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
         link.needs, link.position = self.aof.feed.base_end, None
         self._persistence.history.known.pin(link, names)
-        link.pinned = frozenset(names)
         self.full_copies += 1
         notice("replica %s:%d copies everything", *link.address, of="replication")
         sizes = [(name, (folder / name).stat().st_size) for name in names if (folder / name).exists()]

@@ -97,12 +97,13 @@ class Replication:
 
     def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
         if take_over and self._engine.following:  # else it was asked before, and the answer was lost
-            if feed != self._aof.lineage.id or offset != self._aof.feed.end:
+            end = self._aof.feed.end
+            if not self._aof.lineage.common(feed, offset, end) == offset == end:
                 raise ReplyError("FAILOVER: this replica does not have everything")
             self._roles.take_over(session)
-        going_on, common = self._links.start(session, feed, offset)
-        lineage = show_lineage(self._aof.lineage).encode()
-        return [b"CONTINUE", lineage] if going_on else [b"COPY", common]
+        if not self._links.start(session, feed, offset):
+            return [b"COPY"]
+        return [b"CONTINUE", show_lineage(self._aof.lineage).encode()]
 
     def files(self, session: Session) -> Reply:
         lineage, start, size, files = self._links.files(session)

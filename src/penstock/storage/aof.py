@@ -91,7 +91,9 @@ class AppendOnlyFile:
         return self.manifest.lineage
 
     def write_by_itself(self) -> None:
-        """What is logged from now on is this server's own."""
+        """What is logged from now on is this server's own; a copy of another's is not wanted any more."""
+        for path in self.folder.glob(f"{TEMPORARY}copy-*.base"):
+            path.unlink(missing_ok=True)
         self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end)))
 
     def list_files(self, manifest: Manifest) -> None:

@@ -42,7 +42,7 @@ def _check(path: Path, fix: bool, report: Report) -> None:
         _check_folder(path, fix, report)
     elif path.suffix == ".manifest":
         _check_manifest(path, fix, report)
-    elif path.suffix == ".aof":
+    elif path.suffix == ".aof" or (path.suffix == ".diverged" and ".base" not in path.suffixes):
         _check_increment(path, fix, report)
     elif path.suffix == ".arrow":
         _check_segment(path, report)

@@ -34,8 +34,41 @@ class Lineage:
         return self.feeds[-1][0] if self.feeds else ""
 
     def continued(self, end: int) -> Lineage:
-        """This log, when its server writes by itself from an offset on."""
-        return Lineage((*self.feeds, (new_id(), end))[-MOST:])
+        """This log, when its server writes by itself from an offset on.
+
+        A replica may know of feeds that its leader has begun further on, and of which it has nothing.
+        """
+        had = tuple((feed, start) for feed, start in self.feeds if start <= end)
+        return Lineage((*had, (new_id(), end))[-MOST:])
+
+    def written_by(self, end: int) -> str:
+        """The feed that the last byte before `end` is from; empty if there is no feed.
+
+        A server that has begun a feed and written nothing is no further than those that do not know this feed.
+
+        >>> Lineage((("old", 0), ("new", 100))).written_by(100)
+        'old'
+        """
+        had = [feed for feed, start in self.feeds if start < end] or [feed for feed, _ in self.feeds[:1]]
+        return had[-1] if had else ""
+
+    def fork(self, end: int, other: Lineage) -> int | None:
+        """Up to which offset this log, which ends at `end`, equals one of another server that has not less.
+
+        None if they have nothing in common that is known.
+
+        >>> mine, other = Lineage((("old", 0), ("mine", 120))), Lineage((("old", 0), ("other", 100)))
+        >>> mine.fork(150, other)
+        100
+        """
+        theirs = dict(zip([feed for feed, _ in other.feeds], other.feeds[1:], strict=False))
+        known = {feed for feed, _ in other.feeds}
+        limit = end
+        for feed, start in reversed(self.feeds):
+            if feed in known:
+                return min(limit, theirs[feed][1]) if feed in theirs else limit
+            limit = min(limit, start)
+        return None
 
     def common(self, feed: str, end: int, own_end: int) -> int | None:
         """Up to which offset a log that ends at `end` in `feed` equals this one, which ends at `own_end`.
