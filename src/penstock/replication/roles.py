@@ -124,11 +124,13 @@ class Roles:
 
     def take_over(self, for_session: Session | None = None) -> None:
         """Write by itself from now on. `for_session` is that of a leader that hands over."""
-        self.end_following()
+        if self._persistence.aof.writer is None:
+            raise ReplyError(NO_LOG)
         try:
             self._persistence.change_role(following=False)
         except OSError as error:
             raise ReplyError(f"the log cannot be written: {error}") from None
+        self.end_following()
         self._config.change([(DIRECTIVES["replicaof"], "")])
         self._links.close_all(but=for_session)  # they learn the name of the new feed when they ask again
         self._links.opened()

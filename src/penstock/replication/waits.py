@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.replication.links import Links
 
+NEVER = 1 << 62
+"""An offset that no log reaches."""
+
 
 @dataclass(eq=False, slots=True)
 class _Wait:
@@ -25,6 +28,7 @@ class _Wait:
     local: bool  # this server's own log must be safe from a power cut too
     aof: bool  # WAITAOF: what counts is what is safe from a power cut, and the answer has two numbers
     offset: int | None = None  # what was written until then; None until the log has it
+    refused: bool = False  # the disk refuses what was written
     timer: object | None = None
 
 
@@ -40,7 +44,7 @@ class Waits:
         """Answer when so many replicas have all that was written until now, or after `timeout` milliseconds."""
         engine = self._engine
         if not session.may_block:
-            return self._answer(self._links.end, aof)
+            return self._answer(self._links.end if self._log_has_all else NEVER, aof)
         assert session.current is not None
         command, argv = session.current
         waiter = Waiter(session, command, argv, [], 0, None)
@@ -56,12 +60,23 @@ class Waits:
             engine.timers.call_later(0, lambda: self._logged(wait))  # not before the command has returned
         return NO_REPLY
 
+    @property
+    def _log_has_all(self) -> bool:
+        """Whether what was written is in the log: not while the disk refuses it."""
+        writer = self._links.aof.writer
+        return writer is None or writer.has_all
+
     def _logged(self, wait: _Wait) -> None:
-        """The log has all that was written before."""
-        wait.offset = self._links.end
+        """The log has all that was written before, or the disk refuses it; then `look` tries again."""
+        self._take_offset(wait)
         self.look()
         if wait in self._waits:
             self._links.ask_all()
+
+    def _take_offset(self, wait: _Wait) -> None:
+        writer = self._links.aof.writer
+        wait.refused = writer is not None and writer.trouble is not None and not writer.has_all
+        wait.offset = None if wait.refused else self._links.end
 
     @property
     def some(self) -> bool:
@@ -72,7 +87,10 @@ class Waits:
         for wait in list(self._waits):
             if wait.waiter.session.waiter is not wait.waiter:  # its client is gone
                 self._forget(wait)
-            elif wait.offset is not None and self._is_met(wait):
+                continue
+            if wait.refused:
+                self._take_offset(wait)
+            if wait.offset is not None and self._is_met(wait):
                 self._end(wait)
 
     def _is_met(self, wait: _Wait) -> bool:
@@ -90,7 +108,7 @@ class Waits:
 
     def _end(self, wait: _Wait) -> None:
         if wait.waiter.session.waiter is wait.waiter:
-            offset = wait.offset if wait.offset is not None else 1 << 62
+            offset = wait.offset if wait.offset is not None else NEVER
             reply = self._answer(offset, wait.aof)
             self._forget(wait)
             self._engine.blocking.answer(wait.waiter, reply)

@@ -212,14 +212,17 @@ class AppendOnlyFile:
             self._engine.log_to(self.writer, strict=policy == "always" or self._engine.config.replica_acks > 0)
 
     def change_role(self, on_trouble: Callable[[str | None], None], following: bool) -> None:
-        """Continue as a replica's log, or as that of a server that writes by itself. OSError if the disk refuses."""
+        """Continue as a replica's log, or as that of a server that writes by itself.
+
+        OSError if the disk refuses: then nothing has changed.
+        """
         assert self.writer is not None
         self.writer.drain()
-        file = self.writer.file
-        self.writer.close()
-        self._open_writer(LogFile(file.path, file.start), on_trouble, following)
         if not following:
             self.write_by_itself()
+        file = LogFile(self.writer.file.path, self.writer.file.start)
+        self.writer.close()
+        self._open_writer(file, on_trouble, following)
 
     def follow(self, lineage: Lineage) -> None:
         """The leader that is followed has this lineage, and so has this log from now on."""
