@@ -5,6 +5,7 @@ A copy that was interrupted goes on where it was: the part of a base is kept und
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from penstock.protocol.errors import ProtocolError, ReplyError
 from penstock.replication.leader_connection import LeaderConnection
-from penstock.storage.files import TEMPORARY, install, sync_folder
+from penstock.storage import snapshot
+from penstock.storage.files import TEMPORARY, StorageError, install, sync_folder
 from penstock.storage.lineage import Lineage
 from penstock.types.stream.segments import NAME
 
@@ -61,13 +63,20 @@ async def ask_for_offer(leader: LeaderConnection) -> Offer:
     return Offer(parse_lineage(lineage.decode()), start, size, tuple(pairs))
 
 
-async def copy_base(leader: LeaderConnection, offer: Offer, folder: Path, progress: Callable[[int], None]) -> Path:
-    """Copy the base into `folder`; the path of the copy."""
+async def copy_base(
+    leader: LeaderConnection, offer: Offer, folder: Path, databases: int, progress: Callable[[int], None]
+) -> Path:
+    """Copy the base into `folder`; the path of the copy, which is whole and fits into so many databases."""
     path = folder / offer.name
     for other in folder.glob(f"{TEMPORARY}copy-*.base"):
         if other != path:
             other.unlink()
     await _copy(leader, "", offer.size, path, progress)
+    try:
+        await asyncio.to_thread(snapshot.verify, path, databases)
+    except StorageError:
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 

@@ -43,6 +43,8 @@ READ = 1 << 16
 """Bytes of the feed that are applied before clients are served."""
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect; each time twice as long, until it is connected."""
+STUCK_DELAY = 5.0
+"""Seconds after which a replica asks again for what it could not use."""
 FEED = Path("feed")
 """Stands for the file in errors about the feed."""
 
@@ -100,11 +102,14 @@ class Follower:
                 problem = str(error) or type(error).__name__
                 if problem != told:
                     log.warning("leader %s:%d: %s; trying again", *self.leader, problem)
+                if isinstance(error, StorageError):  # what comes cannot be used here, and will be the same
+                    told, delay = problem, STUCK_DELAY
+                elif self.state is State.CONNECTED:
+                    told, delay = "", FIRST_DELAY
+                else:
                     told = problem
             except Exception:  # a bug of ours must not end the replica
                 log.exception("internal error while following %s:%d", *self.leader)
-            if self.state is State.CONNECTED:
-                told, delay = "", FIRST_DELAY
             self._disconnect()
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)
@@ -173,7 +178,7 @@ class Follower:
         self.copied, self.to_copy = 0, offer.size
         self._persistence.history.known.pin(self, [name for name, _ in offer.files])
         try:
-            base = await copy_base(leader, offer, self._aof.folder, self._copies)
+            base = await copy_base(leader, offer, self._aof.folder, len(self._engine.keyspace), self._copies)
             for name, size in offer.files:
                 await copy_history(leader, name, size, self._folder)
             self._put_aside(offer)

@@ -230,17 +230,25 @@ class AppendOnlyFile:
             self.list_files(replace(self.manifest, lineage=lineage))
 
     def replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
-        """A copy of a leader's base, and nothing yet of the feed from `start` on, take the place of this log."""
-        with contextlib.suppress(OSError):  # of a log that is given up
-            self.close()
+        """A copy of a leader's base, and nothing yet of the feed from `start` on, take the place of this log.
+
+        OSError if the disk refuses: then this log is as before, and the copy is gone.
+        """
         number = self._make_folder() + 1
         name, increment = manifests.base_name(self.prefix, number), manifests.increment_name(self.prefix, number + 1)
-        install(base, self.folder / name)
-        (self.folder / increment).touch()
-        sync_folder(self.folder)
-        before = self._listed_before()
-        self.manifest = Manifest(name, (increment,), before, number + 1, {increment: start}, lineage)
-        self.manifest.write(self.manifest_path)
+        manifest = Manifest(name, (increment,), self._listed_before(), number + 1, {increment: start}, lineage)
+        try:
+            install(base, self.folder / name)
+            (self.folder / increment).touch()
+            sync_folder(self.folder)
+            manifest.write(self.manifest_path)
+        except OSError:
+            for path in (base, self.folder / name, self.folder / increment):
+                path.unlink(missing_ok=True)
+            raise
+        with contextlib.suppress(OSError):  # of a log that is given up
+            self.close()
+        self.manifest = manifest
         self.remove_history()
         self.size_at_rewrite = self.size
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from penstock.engine.dispatch import Engine
@@ -241,25 +241,39 @@ class Persistence:
         """The log continues as that of a replica, or of a server that writes by itself; OSError if the disk refuses."""
         self.aof.change_role(self._log_trouble, following)
 
-    async def replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
-        """A replica has copied its leader's base: forget everything, and load that. Clients get LOADING."""
-        engine, keyspace = self._engine, self._engine.keyspace
+    def replace_by(self, base: Path, start: int, lineage: Lineage) -> Coroutine[None, None, None]:
+        """A replica has copied its leader's base: forget everything, and load that.
+
+        Clients get LOADING from now on, and not only when this has begun to run: it must not forget what they write
+        after REPLICAOF NO ONE. OSError if the disk refuses the base: then all is as before.
+        """
         self.loader.set_loading(True)
+        return self._replace_by(base, start, lineage)
+
+    async def _replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
+        engine = self._engine
         try:
             while engine.workers.jobs:  # they read the values that go
                 await asyncio.sleep(0.001)
             self._child.kill()
-            for database in keyspace.databases:
-                database.clear()
-                engine.streams.cleared(database)
-            keyspace.once_records = OnceRecords()
             self.aof.replace_by(base, start, lineage)
+            self._forget_everything()
             await self.loader.load_in_slices(lambda: False)
             self.aof.open(self._log_trouble, following=True)
             self.history.start(self._saves.path)
             engine.streams.find_all()
         finally:
             self.loader.set_loading(False)
+        for database in engine.keyspace.databases:
+            database.touch_observed(existing_only=True)
+        engine.blocking.serve()
+
+    def _forget_everything(self) -> None:
+        keyspace = self._engine.keyspace
+        for database in keyspace.databases:
+            database.clear()
+            self._engine.streams.cleared(database)
+        keyspace.once_records = OnceRecords()
 
     def _log_trouble(self, problem: str | None) -> None:
         if problem is not None and self._engine.write_error is None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.engine.declarations import REGISTRY, Argv
+from penstock.engine.declarations import REGISTRY, Argv, Command
 from penstock.engine.dispatch import Engine
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import REPLAY, run_handler
@@ -28,10 +28,11 @@ class Replay:
     def run(self, path: Path, offset: int, commands: Iterable[Argv]) -> None:
         """Run commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps.
 
-        StorageError, with the path and the offset, if one is unknown.
+        StorageError, with the path and the offset, if one cannot be run here: then none of them was.
         """
         by_name = REGISTRY.by_name
-        multi, execute = by_name[b"MULTI"], by_name[b"EXEC"]
+        multi, execute, select = by_name[b"MULTI"], by_name[b"EXEC"], by_name[b"SELECT"]
+        found: list[tuple[Command, Argv]] = []
         for argv in commands:
             command = by_name.get(argv[0])  # as most are spelled in the log
             if command is None or command.subcommands:
@@ -39,8 +40,11 @@ class Replay:
             if command is None:
                 name = argv[0].decode("utf-8", "replace")
                 raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
-            if command is multi or command is execute:
-                continue
+            if command is select:
+                self._check_database(path, offset, argv)
+            if command is not multi and command is not execute:
+                found.append((command, argv))
+        for command, argv in found:
             try:
                 run_handler(self._engine, self._session, command, argv, REPLAY)
             except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
@@ -48,3 +52,8 @@ class Replay:
             except Exception as error:  # a bug of ours, which did not end the server at that time either
                 log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
                 self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
+
+    def _check_database(self, path: Path, offset: int, argv: Argv) -> None:
+        """What follows belongs to a database that must be here."""
+        if len(argv) == 2 and argv[1].isdigit() and int(argv[1]) >= len(self._engine.keyspace):
+            raise StorageError(path, offset, f"there is no database {int(argv[1])} here", "Raise `databases`")

@@ -132,6 +132,17 @@ def read(path: Path) -> Iterator[Block]:
             yield _parse(path, offset, kind, database, count, body)
 
 
+def verify(path: Path, databases: int) -> None:
+    """StorageError if a snapshot is damaged, or has keys in more databases than these. For any thread."""
+    for block in read(path):
+        _check_database(path, block, databases)
+
+
+def _check_database(path: Path, block: Block, databases: int) -> None:
+    if block.database >= databases:
+        raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
+
+
 def segment_names(path: Path) -> list[str]:
     """The files of history that a snapshot refers to, without reading the rest of it."""
     with path.open("rb") as file:
@@ -189,8 +200,7 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
             continue
         if block.kind == SEGMENTS:  # the streams themselves refer to them too
             continue
-        if block.database >= len(keyspace):
-            raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
+        _check_database(path, block, len(keyspace))
         database = keyspace[block.database]
         try:
             values = block.decoded(keyspace.stream_storage)
