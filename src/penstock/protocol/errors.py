@@ -22,6 +22,7 @@ file, so `decode` can find the class again from the text alone:
         |-- Misconf      MISCONF   the log or the snapshot cannot be written
         |-- ReadOnly     READONLY  this server is a replica, and takes no writes
         |-- MasterDown   MASTERDOWN a replica that lost its leader, and answers nothing then
+        |-- NoMasterLink NOMASTERLINK a replica that lost its leader, and is asked for the feed
         |-- NoReplicas   NOREPLICAS too few replicas follow
         |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
         |-- Fenced       FENCED    a producer that a newer one has replaced
@@ -176,6 +177,13 @@ class MasterDown(ReplyError):
     code = "MASTERDOWN"
 
     def __init__(self, text: str = "Link with MASTER is down and replica-serve-stale-data is set to 'no'.") -> None:
+        super().__init__(text)
+
+
+class NoMasterLink(ReplyError):
+    code = "NOMASTERLINK"
+
+    def __init__(self, text: str = "Can't SYNC while not connected with my master") -> None:
         super().__init__(text)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ PART = 1 << 20
 """Bytes that are asked for at once."""
 AHEAD = 4
 """Parts that are asked for before the first of them is there."""
+
+
+_feed = re.compile(r"([0-9a-f]{40}):(\d{1,18})").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,12 @@ class Offer:
 
 
 def parse_lineage(text: str) -> Lineage:
-    """A lineage as PSYNC and REPLCONF FILES answer it: id:offset id:offset ...
-
-    >>> parse_lineage("0a:0 0b:17").feeds
-    (('0a', 0), ('0b', 17))
-    """
-    pairs = [word.partition(":") for word in text.split()]
-    return Lineage(tuple((feed, int(start)) for feed, _, start in pairs))
+    """A lineage as PSYNC and REPLCONF FILES answer it: id:offset id:offset ..."""
+    found = [_feed(word) for word in text.split()]
+    feeds = [(feed[1], int(feed[2])) for feed in found if feed is not None]
+    if not feeds or len(feeds) < len(found):
+        raise ProtocolError(f"this is not the lineage of a log: {text[:60]!r}")
+    return Lineage(tuple(feeds))
 
 
 def show_lineage(lineage: Lineage) -> str:
@@ -56,11 +59,18 @@ def show_lineage(lineage: Lineage) -> str:
 
 
 async def ask_for_offer(leader: LeaderConnection) -> Offer:
-    lineage, start, size, *files = await leader.ask("REPLCONF", "FILES")
-    pairs = [(name.decode(), length) for name, length in files]
-    if not all(NAME.fullmatch(name) for name, _ in pairs):
-        raise ProtocolError("the leader offers a file whose name is not one of history")
-    return Offer(parse_lineage(lineage.decode()), start, size, tuple(pairs))
+    match await leader.ask("REPLCONF", "FILES"):
+        case [bytes(lineage), int(start), int(size), *files] if start >= 0 and size >= 0:
+            named = tuple(map(_named, files))
+            return Offer(parse_lineage(lineage.decode("utf-8", "replace")), start, size, named)
+    raise ProtocolError("the leader does not say what there is to copy")
+
+
+def _named(file: object) -> tuple[str, int]:
+    match file:
+        case [bytes(name), int(size)] if size >= 0 and NAME.fullmatch(name.decode("utf-8", "replace")):
+            return name.decode(), size
+    raise ProtocolError("the leader offers a file whose name is not one of history")
 
 
 async def copy_base(
@@ -116,7 +126,7 @@ async def _copy(leader: LeaderConnection, name: str, size: int, path: Path, prog
                     with contextlib.suppress(ReplyError):
                         await leader.reply()
                 raise
-            if len(data) != count:
+            if not isinstance(data, bytes) or len(data) != count:
                 raise ProtocolError(f"the leader's file {name or 'base'} is shorter than it said")
             file.write(data)
             progress(at + count)

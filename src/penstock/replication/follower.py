@@ -141,13 +141,17 @@ class Follower:
         address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
         await leader.ask("REPLCONF", "listening-port", port, *address)
         self._set(State.SYNC)
-        if not await self._start(leader):
-            await self._copy_everything(leader)
+        signs_of_life = asyncio.create_task(self._acknowledge_every_second())
+        try:
             if not await self._start(leader):
-                raise ProtocolError("the leader does not continue what it has given to copy")
-        self._set(State.CONNECTED)
-        notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end, of="replication")
-        await self._apply_all(leader)
+                await self._copy_everything(leader)
+                if not await self._start(leader):
+                    raise ProtocolError("the leader does not continue what it has given to copy")
+            self._set(State.CONNECTED)
+            notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end, of="replication")
+            await self._apply_all(leader)
+        finally:
+            signs_of_life.cancel()
 
     async def _start(self, leader: LeaderConnection) -> bool:
         """Ask for the feed from where this log ends; whether it comes."""
@@ -159,10 +163,13 @@ class Follower:
             self.refused = self._take_over
             raise
         self._take_over = False
-        if answer[0] == b"CONTINUE":
-            self._aof.follow(parse_lineage(answer[1].decode()))
-            return True
-        return False
+        match answer:
+            case [b"CONTINUE", bytes(lineage)]:
+                self._aof.follow(parse_lineage(lineage.decode("utf-8", "replace")))
+                return True
+            case [b"COPY"]:
+                return False
+        raise ProtocolError(f"this is no server of Penstock: it answers PSYNC with {str(answer)[:60]}")
 
     # -- copying ----------------------------------------------------------------------------------------------
 
@@ -221,16 +228,12 @@ class Follower:
 
     async def _apply_all(self, leader: LeaderConnection) -> None:
         frames = FrameReader()
-        last_words = asyncio.create_task(self._acknowledge_every_second())
-        try:
-            while True:
-                async with asyncio.timeout(self._config.repl_timeout):
-                    data = await leader.read(READ)
-                self.heard = time.monotonic()
-                for frame in frames.feed(data):
-                    await self._take(frame)
-        finally:
-            last_words.cancel()
+        self._acknowledge()
+        while True:
+            data = await leader.read(READ)
+            self.heard = time.monotonic()
+            for frame in frames.feed(data):
+                await self._take(frame)
 
     async def _take(self, frame: Frame) -> None:
         commands = commands_of(FEED, self._aof.feed.end, frame.payload)
@@ -299,7 +302,7 @@ class Follower:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        if self._connection is not None and self.state is State.CONNECTED:
+        if self._connection is not None and self.state in (State.SYNC, State.CONNECTED):
             self._connection.say("REPLCONF", "ACK", self._aof.feed.end, "FACK", self._aof.feed.synced_end)
 
     async def _acknowledge_every_second(self) -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from typing import Any
 
 from penstock.protocol.errors import ProtocolError, ReplyError
 from penstock.protocol.resp import pack
 
+LONGEST_LINE = 1 << 20
+LARGEST = 16 << 20
+"""Bytes of a reply, and elements of a list: more than any that is asked for."""
+DEEPEST = 2
+"""Lists in lists."""
+
+_number = re.compile(rb"-?\d{1,18}").fullmatch
+
 
 class LeaderConnection:
     """Commands and replies, in order; after PSYNC the feed."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
         self._reader = reader
         self._writer = writer
+        self._seconds = seconds  # of silence after which the leader is given up
 
     @classmethod
     async def open(
@@ -23,14 +33,14 @@ class LeaderConnection:
     ) -> LeaderConnection:
         """Connect and log in; OSError or ReplyError if that fails."""
         async with asyncio.timeout(seconds):
-            connection = cls(*await asyncio.open_connection(host, port, ssl=tls, limit=1 << 20))
-            try:
-                if password:
-                    await connection.ask("AUTH", *([user] if user else []), password)
-                await connection.ask("PING")
-            except BaseException:
-                connection.close()
-                raise
+            connection = cls(*await asyncio.open_connection(host, port, ssl=tls, limit=LONGEST_LINE), seconds)
+        try:
+            if password:
+                await connection.ask("AUTH", *([user] if user else []), password)
+            await connection.ask("PING")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def say(self, *words: str | bytes | int) -> None:
@@ -43,8 +53,15 @@ class LeaderConnection:
         return await self.reply()
 
     async def reply(self) -> Any:
-        """The next reply: bytes, an integer, a list, or None."""
-        line = await self._reader.readline()
+        """The next reply: bytes, an integer, a list, or None. TimeoutError if it does not come."""
+        async with asyncio.timeout(self._seconds):
+            return await self._reply(DEEPEST)
+
+    async def _reply(self, depth: int) -> Any:
+        try:
+            line = await self._reader.readline()
+        except ValueError:
+            raise ProtocolError("the other side does not speak Redis's protocol") from None
         if not line.endswith(b"\r\n"):
             raise ConnectionResetError("the connection was closed")
         kind, rest = line[:1], line[1:-2]
@@ -52,20 +69,22 @@ class LeaderConnection:
             return rest
         if kind == b"-":
             raise ReplyError(rest.decode("utf-8", "replace"))
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            if rest == b"-1":
+        number = _number(rest)
+        if kind == b":" and number is not None:
+            return int(number[0])
+        if kind == b"$" and number is not None and int(rest) <= LARGEST:
+            if int(rest) < 0:
                 return None
             data = await self._reader.readexactly(int(rest) + 2)
             return data[:-2]
-        if kind == b"*":
-            return [await self.reply() for _ in range(int(rest))]
+        if kind == b"*" and number is not None and depth and int(rest) <= LARGEST:
+            return [await self._reply(depth - 1) for _ in range(int(rest))]
         raise ProtocolError(f"this is not a reply: {line[:20]!r}")
 
     async def read(self, size: int) -> bytes:
-        """The next bytes of the feed; ConnectionResetError at its end."""
-        data = await self._reader.read(size)
+        """The next bytes of the feed; ConnectionResetError at its end, TimeoutError if nothing comes."""
+        async with asyncio.timeout(self._seconds):
+            data = await self._reader.read(size)
         if not data:
             raise ConnectionResetError("the connection was closed")
         return data

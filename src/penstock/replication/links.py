@@ -176,6 +176,8 @@ class Links:
         link = self.links.get(session.id)
         if link is not None:
             link.heard = self.now()
+            if link.position is None:  # a sign of life while it copies: it speaks of another log
+                return
             link.acknowledged = link.needs = min(max(offset, link.acknowledged), self.end)
             link.synced = min(max(synced, link.synced), link.acknowledged)
             self._confirm()
@@ -199,7 +201,7 @@ class Links:
             for link in self.links.values():
                 link.tell(b"PING")
         for link in list(self.links.values()):
-            if link.position is not None and now - link.heard > config.repl_timeout:
+            if now - link.heard > config.repl_timeout:
                 log.warning("replica %s:%d was silent for %d seconds", *link.address, config.repl_timeout)
                 link.close()
         if self.aof.manifest.kept:
@@ -246,6 +248,8 @@ class Links:
     def reader(self, session: Session, name: str, start: int, count: int) -> Callable[[], bytes]:
         """What reads a part of a file: of the base, named "", or of a file of history. For any thread."""
         link = self.links.get(session.id)
+        if link is not None:
+            link.heard = self.now()
         if count > LARGEST_READ or count < 0 or start < 0:
             raise ReplyError(f"REPLCONF READ reads at most {LARGEST_READ} bytes")
         if not name:

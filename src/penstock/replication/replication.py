@@ -6,19 +6,23 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 
 from penstock.engine.declarations import Argv, Reply
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.protocol.errors import ReplyError
+from penstock.protocol.errors import NoMasterLink, ReplyError
 from penstock.replication.copying import show_lineage
 from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
+from penstock.replication.follower import State
 from penstock.replication.links import Links
 from penstock.replication.roles import Roles
 from penstock.replication.waits import Waits
 from penstock.storage.persistence import Persistence
 from penstock.storage.writer import NOT_CONFIRMED
+
+_is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
 
 
 class Replication:
@@ -88,9 +92,13 @@ class Replication:
         link = self._links.of(session)
         for name, value in settings:
             if name == b"listening-port":
-                link.port = int(value) if value.isdigit() else 0
+                if not value.isdigit() or len(value) > 5 or int(value) > 65535:
+                    raise ReplyError("REPLCONF listening-port takes a port")
+                link.port = int(value)
             elif name == b"ip-address":
-                link.host = value.decode("utf-8", "replace")
+                if not _is_host(value):
+                    raise ReplyError("REPLCONF ip-address takes an address, or the name of a host")
+                link.host = value.decode()
 
     def acknowledged(self, session: Session, offset: int, synced: int) -> None:
         self._links.acknowledged(session, offset, synced)
@@ -101,6 +109,9 @@ class Replication:
             if not self._aof.lineage.common(feed, offset, end) == offset == end:
                 raise ReplyError("FAILOVER: this replica does not have everything")
             self._roles.take_over(session)
+        follower = self._roles.follower
+        if follower is not None and follower.state is not State.CONNECTED:  # perhaps the one that asks is its leader
+            raise NoMasterLink
         if not self._links.start(session, feed, offset):
             return [b"COPY"]
         return [b"CONTINUE", show_lineage(self._aof.lineage).encode()]
