@@ -1,7 +1,7 @@
 """The rows of the bench, each with its target.
 
-Streams, history, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry
-in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
+Streams, history, replicas, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row:
+an entry in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from penstock.bench.consumer_rows import CONSUMER_ROWS
 from penstock.bench.history_rows import HISTORY_ROWS
 from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
+from penstock.bench.replica_rows import REPLICA_ROWS
 from penstock.bench.row import Row, throughput
 from penstock.bench.servers import Running
 from penstock.bench.spark_rows import SPARK_ROWS
@@ -63,6 +64,7 @@ def _rows() -> dict[str, Row]:
             *CLIENT_ROWS,
             *CLUSTER_ROWS,
             *HISTORY_ROWS,
+            *REPLICA_ROWS,
             *LAZY_ROWS,
             *STALL_ROWS,
             *SPARK_ROWS,
