@@ -52,18 +52,24 @@ def slaveof(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ROLE", arity=1, flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST, group="server",
+    "ROLE",
+    arity=1,
+    flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
+    group="server",
     categories=["admin", "dangerous"],
-)  # fmt: skip
+)
 def role(session: Session, argv: Argv) -> Reply:
     """Answer whether this server leads or follows, how far its log is, and who is at the other end."""
     return _replication(session).role()
 
 
 @command(
-    "FAILOVER", arity=-1, flags=_SERVERS, group="server",
+    "FAILOVER",
+    arity=-1,
+    flags=_SERVERS,
+    group="server",
     syntax="[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
-)  # fmt: skip
+)
 def failover(session: Session, argv: Argv) -> Reply:
     """Hand over to a replica: hold writes back until it has everything, have it lead, and follow it."""
     replication = _replication(session)
@@ -150,9 +156,12 @@ def psync(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "REPLCONF", arity=-1, flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY, group="server",
+    "REPLCONF",
+    arity=-1,
+    flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY,
+    group="server",
     syntax="[option value ...] | ACK offset [FACK offset] | FILES | SIZE name | READ name start count",
-)  # fmt: skip
+)
 def replconf(session: Session, argv: Argv) -> Reply:
     """What servers say to each other: who a replica is, how far it is, and the files of a full copy."""
     replication = _replication(session)
