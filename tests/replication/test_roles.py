@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 import pytest
 import redis
 from tests.support.replication.servers import Servers, caught_up, is_up, servers
+from tests.support.server_process import Process
 from tests.support.waiting import wait_until
+
+from penstock.testing.redis import free_port
 
 
 @pytest.fixture
@@ -89,6 +94,27 @@ def test_a_leader_that_hands_over_to_a_server_that_is_gone_leads_again_when_it_i
         client.set("k", 1)
     one.client.execute_command("FAILOVER", "ABORT")
     assert one.info()["role"] == "master" and one.client.set("k", 2)
+
+
+def test_a_leader_hands_over_by_force_to_a_replica_that_lacks_something(tmp_path: Path, world: Servers) -> None:
+    one = world.start("one")
+    (tmp_path / "process").mkdir()
+    process = Process(tmp_path / "process", free_port(), options=f"--replicaof {one.address}")
+    try:
+        wait_until(lambda: one.client.wait(1, 100) == 1)
+        os.kill(process.process.pid, signal.SIGSTOP)
+        one.client.set("lost", b"x" * 30_000_000)  # more than sockets hold
+        target = ("127.0.0.1", process.port)
+        one.client.execute_command("FAILOVER", "TO", *target, "FORCE", "TIMEOUT", 50)
+        wait_until(lambda: one.info()["master_failover_state"] != "waiting-for-sync")
+        os.kill(process.process.pid, signal.SIGCONT)
+        with redis.Redis(port=process.port) as client:
+            wait_until(lambda: client.info("replication")["role"] == "master")
+            wait_until(lambda: is_up(one))
+            assert client.get("lost") is None and one.client.get("lost") is None
+    finally:
+        process.kill()
+    assert list((world.folder("one") / "appendonlydir").glob("*.diverged")), "it is put aside"
 
 
 def test_clients_that_wait_to_write_are_told_when_their_server_follows(world: Servers) -> None:

@@ -139,20 +139,25 @@ def _to_timeout(session: Session, argv: Argv) -> int:
 
 
 @command(
-    "PSYNC", arity=-3, flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", syntax="feed offset [FAILOVER]"
+    "PSYNC",
+    arity=-3,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI,
+    group="server",
+    syntax="feed offset [FAILOVER | FORCE]",
 )
 def psync(session: Session, argv: Argv) -> Reply:
     """Ask for the log from an offset on: for replicas, which are Penstock servers too.
 
     CONTINUE and the lineage of the log are answered if it follows, and COPY if everything must be copied first.
-    FAILOVER: the one that asks has led until now, and hands over.
+    FAILOVER: the one that asks has led until now, and hands over to a replica that has everything; FORCE: although it
+    lacks something.
     """
     offset = to_integer(argv[2])
     feed = argv[1].decode("utf-8", "replace")
-    take_over = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
-    if len(argv) > 3 and not take_over:
+    order = argv[3].upper() if len(argv) > 3 else b""
+    if len(argv) > 4 or order not in (b"", b"FAILOVER", b"FORCE"):
         raise syntax_error()
-    return _replication(session).start_feed(session, "" if feed == "?" else feed, offset, take_over)
+    return _replication(session).start_feed(session, "" if feed == "?" else feed, offset, order.decode())
 
 
 @command(

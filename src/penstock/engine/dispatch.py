@@ -151,10 +151,10 @@ class Replication(Protocol):
     def acknowledged(self, session: Session, offset: int, synced: int) -> None:
         """REPLCONF ACK: a replica has the feed up to here, and up to there it is safe from a power cut."""
 
-    def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
+    def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
         """PSYNC: send the feed from an offset on, or say that everything must be copied first.
 
-        `take_over`: the one that asks was our leader, and hands over to us.
+        `order`: the one that asks was our leader, and hands over to us: FAILOVER, if we have everything, or FORCE.
         """
 
     def files(self, session: Session) -> Reply:

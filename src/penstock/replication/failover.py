@@ -36,7 +36,7 @@ class Failover:
     """See the top of this file."""
 
     def __init__(
-        self, engine: Engine, links: Links, hand_over: Callable[[str, int], None], lead: Callable[[], None]
+        self, engine: Engine, links: Links, hand_over: Callable[[str, int, str], None], lead: Callable[[], None]
     ) -> None:
         self._engine = engine
         self._links = links
@@ -80,10 +80,10 @@ class Failover:
             return
         link = self._ready()
         if link is not None:
-            self._ask(link.address)
+            self._ask(link.address, "FAILOVER")
         elif self._until is not None and time.monotonic() > self._until:
             if self._force and self._target is not None:
-                self._ask(self._target)
+                self._ask(self._target, "FORCE")
             else:
                 self.ended("no replica had everything in time")
         else:
@@ -101,10 +101,10 @@ class Failover:
         links = [link for link in self._links.links.values() if link.position is not None and link.address == address]
         return links[0] if links else None
 
-    def _ask(self, address: tuple[str, int]) -> None:
+    def _ask(self, address: tuple[str, int], order: str) -> None:
         self.step = Step.ASKED
         notice("handing over to %s:%d", *address, of="replication")
-        self._hand_over(*address)
+        self._hand_over(*address, order)
 
     def ended(self, problem: str | None) -> None:
         """The replica leads now, or why it does not."""

@@ -69,7 +69,7 @@ class Follower:
         tls: Callable[[], ssl.SSLContext | None],
         on_change: Callable[[], None],
         on_copied: Callable[[], None],
-        take_over: bool = False,
+        order: str = "",
     ) -> None:
         self._engine = engine
         self._config = engine.config
@@ -79,7 +79,7 @@ class Follower:
         self._tls = tls
         self._on_change = on_change  # told of each new state
         self._on_copied = on_copied  # told when another log has taken the place of this one's
-        self._take_over = take_over  # the first request tells the other server to lead
+        self._order = order  # FAILOVER or FORCE: the first request tells the other server to lead
         self.state = State.CONNECT
         self.heard = time.monotonic()  # when the leader last said something
         self.lost_at = self.heard  # when it was last connected
@@ -155,14 +155,14 @@ class Follower:
 
     async def _start(self, leader: LeaderConnection) -> bool:
         """Ask for the feed from where this log ends; whether it comes."""
-        last_words = ["FAILOVER"] if self._take_over else []
+        last_words = [self._order] if self._order else []
         end = self._aof.feed.end
         try:
             answer = await leader.ask("PSYNC", self._aof.lineage.written_by(end) or "?", end, *last_words)
         except ReplyError:
-            self.refused = self._take_over
+            self.refused = bool(self._order)
             raise
-        self._take_over = False
+        self._order = ""
         match answer:
             case [b"CONTINUE", bytes(lineage)]:
                 self._aof.follow(parse_lineage(lineage.decode("utf-8", "replace")))

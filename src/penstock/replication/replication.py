@@ -103,10 +103,10 @@ class Replication:
     def acknowledged(self, session: Session, offset: int, synced: int) -> None:
         self._links.acknowledged(session, offset, synced)
 
-    def start_feed(self, session: Session, feed: str, offset: int, take_over: bool) -> Reply:
-        if take_over and self._engine.following:  # else it was asked before, and the answer was lost
+    def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
+        if order and self._engine.following:  # else it was asked before, and the answer was lost
             end = self._aof.feed.end
-            if not self._aof.lineage.common(feed, offset, end) == offset == end:
+            if order != "FORCE" and not self._aof.lineage.common(feed, offset, end) == offset == end:
                 raise ReplyError("FAILOVER: this replica does not have everything")
             self._roles.take_over(session)
         follower = self._roles.follower

@@ -34,9 +34,7 @@ class Roles:
         self._persistence = persistence
         self._links = links
         self._loop = loop
-        self.failover = Failover(
-            engine, links, lambda host, port: self._start_following(host, port, take_over=True), self.lead
-        )
+        self.failover = Failover(engine, links, self._start_following, self.lead)
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
         if self._config.replicaof:
@@ -63,7 +61,7 @@ class Roles:
             return
         self._start_following(host, port)
 
-    def _start_following(self, host: str, port: int, take_over: bool = False) -> None:
+    def _start_following(self, host: str, port: int, order: str = "") -> None:
         engine = self._engine
         if not engine.following:
             self._demote()
@@ -71,7 +69,7 @@ class Roles:
             self.end_following()
         self._links.close_all()
         self._config.change([(DIRECTIVES["replicaof"], f"{host} {port}")])
-        self._begin(host, port, take_over)
+        self._begin(host, port, order)
         notice("this server is a replica of %s:%d now", host, port, of="replication")
 
     def _demote(self) -> None:
@@ -100,9 +98,9 @@ class Roles:
         engine.require_gates(FOLLOWING, on)
         self.link_changed()
 
-    def _begin(self, host: str, port: int, take_over: bool = False) -> None:
+    def _begin(self, host: str, port: int, order: str = "") -> None:
         self.follower = Follower(
-            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, take_over
+            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, order
         )
         self._links.on_written = self.follower.written
         self._task = self._loop.create_task(self.follower.run())
