@@ -23,8 +23,12 @@ PATIENCE = 120.0
 
 @contextmanager
 def alone(name: Name, **directives: str) -> Iterator[Running]:
+    """A server that is killed at the end: a Redis that is asked to stop may wait for its replica."""
     with StoredServer(name, appendonly="yes", **directives) as server:
-        yield server.running
+        try:
+            yield server.running
+        finally:
+            server.kill()
 
 
 @contextmanager

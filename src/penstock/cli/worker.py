@@ -83,6 +83,10 @@ def worker(
     }
     how = {"workers": workers, "batch": batch, "batch_ms": batch_ms, "table": table}
     spec = {"handler": handler, "url": url, "stream": stream, "group": group, "terms": terms, "how": how}
+    if (
+        reload
+    ):  # compiled files are told apart by whole seconds and sizes: a quick change would be taken for the old one
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     fleet = Fleet(spec, processes, grace_ms / 1000, _say, waits_for_change=reload)
     _say(f"{handler}: {processes} processes for '{stream}' in group '{group}' of {without_secrets(url)}")
     with contextlib.ExitStack() as around:
