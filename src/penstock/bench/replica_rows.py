@@ -46,7 +46,7 @@ def _away(server: Running, scale: float) -> float:
     count = max(int(_AWAY * scale) // _VALUE, 100)
     with with_replica("penstock" if server.is_ours else "redis") as (leader, replica):
         leave(replica)
-        values = [pack(b"SET", b"away:%d" % number, b"x" * _VALUE) for number in range(1000)]
+        values = [pack(b"SET", b"away:%d" % number, b"x" * _VALUE) for number in range(count)]
         drive(leader.port, values, 1, count, 1, b"\n")
         follow(replica, leader)
         return wait_until_equal(leader, replica)
