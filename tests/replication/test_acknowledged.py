@@ -1,4 +1,4 @@
-"""replica-acks: a change is acknowledged when so many replicas have it in their logs, and shown to nobody before."""
+"""replica-acks: a change is acknowledged when so many replicas have it in their logs, and shown to no client before."""
 
 from __future__ import annotations
 

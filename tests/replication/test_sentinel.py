@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import redis
@@ -35,15 +36,22 @@ def set_at_leader(sentinels: Sentinels, key: str, value: int) -> bool:
     return False
 
 
-def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def watched_pair(folder: Path) -> Iterator[tuple[contextlib.ExitStack, Process, Process, Sentinels]]:
+    """A leader and a replica, which Sentinels know, and a stack for what must end with them."""
     with contextlib.ExitStack() as stack:
-        one = start(tmp_path, "one")
+        one = start(folder, "one")
         stack.callback(one.kill)
-        other = start(tmp_path, "other", one)
+        other = start(folder, "other", one)
         stack.callback(other.kill)
         wait_until(lambda: is_up(other))
-        sentinels = stack.enter_context(Sentinels(tmp_path, one.port))
+        sentinels = stack.enter_context(Sentinels(folder, one.port))
         wait_until(lambda: sentinels.knows(replicas=1))
+        yield stack, one, other, sentinels
+
+
+def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_back(tmp_path: Path) -> None:
+    with watched_pair(tmp_path) as (stack, one, other, sentinels):
         client = sentinels.client.master_for(NAME)
         client.set("before", 1)
         assert client.wait(1, 60_000) == 1
@@ -60,20 +68,13 @@ def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_bac
         one.kill()
         one = start(tmp_path, "one", port=one.port)
         stack.callback(one.kill)
-        wait_until(lambda: is_up(one))  # they have told it whom to follow
+        wait_until(lambda: is_up(one))  # they have told it to follow the other
         reader = sentinels.client.slave_for(NAME)
         wait_until(lambda: reader.get("after") == b"2")
 
 
 def test_a_failover_that_is_asked_of_sentinel(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        one = start(tmp_path, "one")
-        stack.callback(one.kill)
-        other = start(tmp_path, "other", one)
-        stack.callback(other.kill)
-        wait_until(lambda: is_up(other))
-        sentinels = stack.enter_context(Sentinels(tmp_path, one.port))
-        wait_until(lambda: sentinels.knows(replicas=1))
+    with watched_pair(tmp_path) as (_, one, other, sentinels):
 
         def asked() -> bool:
             with contextlib.suppress(redis.ResponseError), redis.Redis(port=sentinels.ports[0]) as sentinel:

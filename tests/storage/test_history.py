@@ -17,7 +17,6 @@ from tests.support.storage.history import (
     files,
     fill,
     history,
-    numbered_entries,
     started,
     until,
 )  # fmt: skip
@@ -26,11 +25,6 @@ from penstock import Server
 from penstock.engine.directives import DIRECTIVES
 from penstock.server.app import App
 from penstock.types.stream.stream import Stream
-
-
-@pytest.fixture(scope="module")
-def entries() -> list[bytes]:
-    return numbered_entries()
 
 
 @pytest.fixture

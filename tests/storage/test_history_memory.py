@@ -16,7 +16,6 @@ from tests.support.storage.history import (
     connected,
     fill,
     history,
-    numbered_entries,
     started,
     until,
     write,
@@ -31,11 +30,6 @@ from penstock.types.stream.stored_nodes import read_back_size
 from penstock.types.stream.stream import Stream
 
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def entries() -> list[bytes]:
-    return numbered_entries()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import redis
 from tests.support.storage.history import (
     all_of,
@@ -12,18 +11,12 @@ from tests.support.storage.history import (
     files,
     fill,
     history,
-    numbered_entries,
     started,
     until,
     write,
 )
 
 SNAPSHOTS = {"appendonly": False, "save": "3600 1"}
-
-
-@pytest.fixture(scope="module")
-def entries() -> list[bytes]:
-    return numbered_entries()
 
 
 def rewrite(client: redis.Redis) -> None:

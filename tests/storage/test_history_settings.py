@@ -12,18 +12,12 @@ from tests.support.storage.history import (
     files,
     fill,
     history,
-    numbered_entries,
     started,
     until,
     write,
 )
 
 KEEPS_NOTHING = {"appendonly": False, "save": ""}
-
-
-@pytest.fixture(scope="module")
-def entries() -> list[bytes]:
-    return numbered_entries()
 
 
 def is_enabled(client: redis.Redis) -> bool:

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.support.storage.history import all_of, connected, files, fill, numbered_entries, started, until
-
-
-@pytest.fixture(scope="module")
-def entries() -> list[bytes]:
-    return numbered_entries()
+from tests.support.storage.history import all_of, connected, files, fill, started, until
 
 
 def lose_the_first_file(folder: Path) -> int:

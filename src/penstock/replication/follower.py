@@ -5,7 +5,7 @@ Each batch goes to this server's log as it came, and its commands are run as whe
 (`TAPPLY key HISTORY`) is applied when that file has been copied. If the leader has removed it meanwhile, the messages
 stay in memory until a later batch evicts them, as in a replay.
 
-The connection is made again and again until this server is told to follow nobody. What is here already is never copied
+The connection is made again and again until this server is told to lead. What is here already is never copied
 again, as long as the leader still has the rest of the feed.
 
 Owned by the loop thread.

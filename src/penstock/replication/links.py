@@ -47,7 +47,7 @@ class Links:
 
     @staticmethod
     def now() -> float:
-        """Seconds on a clock that nobody sets."""
+        """Seconds on a clock that cannot be set."""
         return time.monotonic()
 
     # -- the feed ---------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Links:
         self.on_written()
 
     def _keep_from(self) -> int | None:
-        """The offset from which the log must be kept; None if nobody needs it."""
+        """The offset from which the log must be kept; None if no replica needs it."""
         config = self._engine.config
         needed = [link.needs for link in self.links.values()]
         if self.links or self._backlog_is_kept():
@@ -194,7 +194,7 @@ class Links:
             link.tell(b"REPLCONF", b"GETACK", b"*")
 
     def tick(self) -> None:
-        """Many times a second: signs of life, silent replicas, files that nobody needs."""
+        """Many times a second: signs of life, silent replicas, files that no replica needs."""
         now, config = self.now(), self._engine.config
         if now - self._last_ping >= config.repl_ping_replica_period:
             self._last_ping = now
