@@ -60,7 +60,30 @@ def test_writes_are_refused_without_so_many_replicas(world: Servers) -> None:
     wait_until(lambda: writes(leader.client))
 
 
-def test_nobody_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None:
+def test_a_replica_that_lives_and_does_not_get_on_holds_clients_up_for_a_while_only(world: Servers) -> None:
+    leader = world.start("leader", replica_acks=1, min_replicas_max_lag=1)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    wait_until(lambda: writes(leader.client))
+
+    def refuse(trouble: str | None) -> None:
+        """The disk of the replica is full, or has room again."""
+        writer = replica.server.app.persistence.aof.writer
+        assert writer is not None
+        replica.server.call(lambda app: setattr(writer, "trouble", trouble))
+
+    refuse("No space left on device")
+    with pytest.raises(redis.ResponseError, match="too few replicas have it"):
+        leader.client.set("k", 1)
+    assert leader.client.get("k") == b"1", "reads go on"
+    with pytest.raises(redis.ResponseError, match="Not enough good replicas"):
+        leader.client.set("k", 2)
+    refuse(None)
+    wait_until(lambda: writes(leader.client))
+    caught_up(leader, replica)
+
+
+def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     one = Process(tmp_path / "one", free_port(), options="--replica-acks 1 --min-replicas-max-lag 60")

@@ -40,6 +40,7 @@ class Link:
         self.acknowledged = 0  # it has appended the feed up to here
         self.synced = 0  # and this much of it is safe from a power cut
         self.heard = links.now()
+        self.goal, self.goal_set = 0, links.now()  # an end of the feed that it has yet to acknowledge, and since when
         self._waiting = 0  # bytes that its connection has yet to send
         self._file: int | None = None
         self._path: Path | None = None  # of that file
@@ -54,6 +55,11 @@ class Link:
     def address(self) -> tuple[str, int]:
         """Where clients reach it."""
         return self.host or self.session.peer.rpartition(":")[0].strip("[]"), self.port
+
+    def look_how_far(self, end: int, now: float) -> None:
+        """If it has what it was to have, it is to have all that there is now."""
+        if self.acknowledged >= self.goal:
+            self.goal, self.goal_set = end, now
 
     def start(self, position: int) -> None:
         """Send the feed from here on."""

@@ -201,6 +201,7 @@ class Links:
             for link in self.links.values():
                 link.tell(b"PING")
         for link in list(self.links.values()):
+            link.look_how_far(self.end, now)
             if now - link.heard > config.repl_timeout:
                 log.warning("replica %s:%d was silent for %d seconds", *link.address, config.repl_timeout)
                 link.close()
@@ -208,10 +209,15 @@ class Links:
             self.aof.feed.trim()
 
     def good(self, seconds: int) -> int:
-        """How many replicas follow and gave a sign of life within so many seconds."""
-        now = self.now()
+        """How many replicas follow and gave a sign of life within so many seconds.
+
+        If replies wait for them (`replica-acks`), they must also have got on: a replica whose disk is full gives signs
+        of life, and all clients would wait for it.
+        """
+        now, waits = self.now(), self._engine.config.replica_acks > 0
         links = [link for link in self.links.values() if link.position is not None]
-        return sum(not seconds or now - link.heard <= seconds for link in links)
+        since = [min(link.heard, link.goal_set) if waits else link.heard for link in links]
+        return sum(not seconds or now - moment <= seconds for moment in since)
 
     # -- full copies ------------------------------------------------------------------------------------------
 
