@@ -8,6 +8,7 @@ runs on ours alone if that is so.
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -85,6 +86,17 @@ def _no_job_is_counted_when_a_test_ends() -> Iterator[None]:
     """A job that a test leaves under way would change the settings of the interpreter for the tests after it."""
     yield
     wait_until(lambda: thread_switching._jobs == 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_a_file_leaves_open_fails_there() -> Iterator[None]:
+    """A socket or file that was not closed complains when the garbage collector finds it: here, not in another file.
+
+    The next collection then visits only what is made from now on, so that it costs little.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

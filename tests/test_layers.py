@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"protocol", "types", "engine", "commands"},
     "replication": {"protocol", "types", "engine", "commands", "storage"},
     "server": {"protocol", "types", "engine", "commands", "storage", "replication"},
+    "shard": {"protocol", "engine"},
     "testing": {"protocol", "types", "engine", "server", "spark"},
     "spark": {"protocol", "schema", "client"},
     "bench": {"protocol", "client", "testing", "spark"},
@@ -39,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "bench",
         "spark",
         "demo",
+        "shard",
     },
 }
 

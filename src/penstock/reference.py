@@ -13,6 +13,8 @@ from penstock import commands
 from penstock.engine.concurrency.lazy_rules import never, sometimes
 from penstock.engine.declarations import REGISTRY, Access, Command
 from penstock.engine.directives import DIRECTIVES
+from penstock.server import log_events
+from penstock.server.metrics.collector import families
 
 NOTE = "<!-- Written by `make docs` from the declarations in the source; changes made here are lost. -->\n"
 
@@ -40,7 +42,10 @@ def pages() -> dict[str, str]:
     """Path below docs/ to text."""
     commands.load()
     found = sorted(REGISTRY.walk(), key=lambda command: (command.group, command.name))
-    written = {"configuration.md": _directives(), "commands/index.md": _index(found), "lazy-commands.md": _lazy(found)}
+    written = {
+        "configuration.md": _directives(), "commands/index.md": _index(found), "lazy-commands.md": _lazy(found),
+        "metrics-list.md": _metrics(), "log-events.md": _log_events(),
+    }  # fmt: skip
     for group, members in groupby(found, key=lambda command: command.group):
         written[f"commands/{group}.md"] = _group(group, [command for command in members if not command.subcommands])
     return written
@@ -95,6 +100,34 @@ def _lazy(found: list[Command]) -> str:
             verdict = f"no: it {why}" if why is not None else "yes"
             verdict += "".join(f"; not when it {each}" for each in exceptions) if why is None else ""
             lines.append(f"| [{command.name}](commands/{command.group}.md#{_anchor(command)}) | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _metrics() -> str:
+    lines = [
+        NOTE,
+        "# Every metric\n",
+        "[Metrics](metrics.md) says how to turn them on, and what their labels are. Names that begin with `redis_` are",
+        "those of redis_exporter, and mean the same as there.\n",
+        "| metric | kind | meaning |",
+        "|---|---|---|",
+        *(f"| `{name}` | {kind} | {text} |" for name, kind, text in families()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _log_events() -> str:
+    lines = [
+        NOTE,
+        "# Every event of the log\n",
+        "With `log-format json` each line of the server's log is an object. `event` is one of these names, which do",
+        "not change; the fields have the values of the text. [More](metrics.md#logs)\n",
+        "| event | level | fields | text | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for event in log_events.ALL:
+        fields = ", ".join(f"`{field}`" for field in event.fields)
+        lines.append(f"| `{event.name}` | {event.level} | {fields} | {event.text} | {event.help} |")
     return "\n".join(lines) + "\n"
 
 

@@ -268,13 +268,14 @@ def test_a_file_that_was_imported_is_appended_again_only_if_it_is_told_to(
 
 
 @pytest.mark.parametrize("cut", ["cut_after_execution", "cut_before_forwarding"])
+@pytest.mark.parametrize(("command", "nth"), [(b"TPRODUCER", 1), (b"TSCHEMA", 1), (b"TWRITE", 3)])
 def test_a_lost_connection_appends_no_message_twice_and_none_never(
-    ours: Server, client: redis.Redis, tmp_path: Path, cut: str, small_portions: None
+    ours: Server, client: redis.Redis, tmp_path: Path, cut: str, command: bytes, nth: int, small_portions: None
 ) -> None:
     fill(client, 3000)
     run(ours.url, "export", "orders", "--to", tmp_path / "orders.parquet")
     with FaultProxy(("127.0.0.1", ours.port)) as proxy:
-        fault = getattr(proxy, cut)(b"TWRITE", nth=3)
+        fault = getattr(proxy, cut)(command, nth)
         code, said = run(f"redis://127.0.0.1:{proxy.port}", "import", tmp_path / "orders.parquet", "copy")
         assert fault.has_fired
     assert code == 0, said

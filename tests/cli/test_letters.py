@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from penstock import Server
 from penstock.cli import letters, server_link
 from penstock.cli.main import app
+from penstock.client import dead_letters
 from penstock.protocol.dead_letters import Letter
 from penstock.testing.proxy import FaultProxy
 
@@ -104,7 +106,7 @@ def test_a_count_limits_a_replay_and_the_next_goes_on(ours: Server, client: redi
 def test_a_lost_connection_puts_no_letter_back_twice_and_none_never(
     ours: Server, client: redis.Redis, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters, "_AT_ONCE", 2)
+    monkeypatch.setattr(letters, "AT_ONCE", 2)
     monkeypatch.setattr(server_link, "PAUSE", 0.0)
     write_letters(client, *(b"%d" % number for number in range(7)))
     with FaultProxy(("127.0.0.1", ours.port)) as proxy:
@@ -115,18 +117,20 @@ def test_a_lost_connection_puts_no_letter_back_twice_and_none_never(
     assert entries(client) == [b"%d" % number for number in range(7)]
 
 
-def test_a_letter_that_comes_during_a_replay_is_not_lost(ours: Server, client: redis.Redis) -> None:
+def test_a_letter_that_comes_during_a_replay_is_not_lost(
+    ours: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_letters(client, b"one")
     link = letters.Link(ours.url, "letters")
     box = letters._LetterBox(link, "dead")
-    plan = box.position
+    position = dead_letters.position
 
-    def interrupted(*words: object) -> int:
+    def interrupted(key: bytes, first: int) -> dead_letters.Steps:
         if len(entries(client, "dead")) == 1:
             write_letters(client, b"two")
-        return plan(*words)  # type: ignore[arg-type]
+        return (yield from position(key, first))
 
-    box.position = interrupted  # type: ignore[method-assign]
+    monkeypatch.setattr(dead_letters, "position", interrupted)
     progress = letters._Progress(link, dry_run=False)
     assert box.put_back(1, 10, progress) == 1, "the stream changed, so nothing was done"
     assert not client.exists("clicks")
@@ -204,3 +208,13 @@ def test_a_stream_that_is_not_there_is_a_mistake(ours: Server, client: redis.Red
     for word in ("list", "replay"):
         code, _, said = run(ours, word, "nothing")
         assert (code, "there is no stream 'nothing' at 127.0.0.1" in said) == (1, True)
+
+
+@pytest.mark.parametrize("word", ["list", "replay"])
+def test_a_server_that_is_lost_at_once_is_told_in_one_line(ours: Server, client: redis.Redis, word: str) -> None:
+    write_letters(client, b"0")
+    with FaultProxy(("127.0.0.1", ours.port)) as proxy:
+        proxy.cut_before_forwarding(b"TREAD")
+        done = CliRunner().invoke(app, ["letters", word, "dead", "--url", f"redis://127.0.0.1:{proxy.port}"])
+    assert done.exit_code == 1
+    assert re.fullmatch(rf"penstock letters: lost 127.0.0.1:{proxy.port} \(.+\)\n", done.stderr)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import redis
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -21,15 +23,27 @@ import penstock
 from penstock import Server, aio, tracing
 from penstock.client.api.stream_replies import Message
 from penstock.testing.cluster import RedisCluster
+from penstock.testing.proxy import FaultProxy
 
 
 class Recorded:
-    """The provider that a test gives, and the spans that ended."""
+    """The providers that a test gives, the spans that ended, and the metrics."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._reader = InMemoryMetricReader()
+        self.meter_provider = MeterProvider([self._reader])
+
+    def points(self, name: str) -> list[Any]:
+        """What was recorded of a metric, by its attributes."""
+        found = self._reader.get_metrics_data()
+        scopes = [scope for each in (found.resource_metrics if found else ()) for scope in each.scope_metrics]
+        return [
+            point for scope in scopes for metric in scope.metrics if metric.name == name
+            for point in metric.data.data_points
+        ]  # fmt: skip
 
     def take(self) -> list[ReadableSpan]:
         spans = list(self._exporter.get_finished_spans())
@@ -43,7 +57,7 @@ class Recorded:
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     made = Recorded()
-    tracing.instrument(made.provider)
+    tracing.instrument(made.provider, made.meter_provider)
     yield made
     tracing.uninstrument()
 
@@ -186,6 +200,57 @@ def test_the_span_of_a_batch_is_linked_to_its_messages(recorded: Recorded) -> No
     (span,) = recorded.take()
     assert len(span.links) == 1
     assert (span.attributes or {})["messaging.batch.message_count"] == 2
+
+
+def test_a_consumer_that_is_run_makes_its_spans_itself(ours: Server, recorded: Recorded) -> None:
+    with penstock.Client.from_url(ours.url) as client:
+        client.delete("orders")
+        for item in ("tea", "milk"):
+            client.twrite("orders", "ada", json.dumps(tracing.carry({"item": item})))
+        consumer = client.consumer(b"orders", "kitchen")
+        consumer.run(lambda message: consumer.stop() if message.offset == 2 else None)
+        spans = [span for span in recorded.take() if span.name == "process orders"]
+        assert [(span.attributes or {})["messaging.message.id"] for span in spans] == ["1", "2"]
+        tables = client.consumer("orders", "tables")
+        tables.run(lambda table: tables.stop(), batch=10, table=True)
+        (span,) = [span for span in recorded.take() if span.name == "process orders"]
+        assert (span.attributes or {})["messaging.batch.message_count"] == 2
+
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            consumer = client.consumer("orders", "tasks")
+            await consumer.run(lambda message: consumer.stop() if message.offset == 2 else None)
+
+    asyncio.run(main())
+    assert recorded.names().count("process orders") == 2
+    consumed = {
+        point.attributes["messaging.consumer.group.name"]: point.value
+        for point in recorded.points("messaging.client.consumed.messages")
+    }
+    assert consumed == {"kitchen": 2, "tables": 2, "tasks": 2}
+
+
+def test_a_command_that_fails_is_measured_with_its_error(ours: Server, connect: Connect, recorded: Recorded) -> None:
+    client = connect(ours.url)
+    client.set("text", "x")
+    with pytest.raises(redis.ResponseError):
+        client.incr("text")
+    points = recorded.points("db.client.operation.duration")
+    by_name = {(point.attributes["db.operation.name"], point.attributes.get("error.type")): point for point in points}
+    assert by_name["SET", None].count == 1
+    assert by_name["INCRBY", "ResponseError"].count == 1
+    assert by_name["SET", None].attributes["server.port"] == ours.port
+    assert by_name["SET", None].explicit_bounds[0] == 0.001
+
+
+def test_outages_and_replays_are_measured(ours: Server, recorded: Recorded) -> None:
+    with FaultProxy(("127.0.0.1", ours.port)) as proxy, penstock.Client.from_url(proxy.url) as client:
+        client.get("key")
+        fault = proxy.cut_after_execution(command=b"GET")
+        client.get("key")  # the answer is lost, and it is sent again
+        assert fault.wait()
+    assert [point.count for point in recorded.points("penstock.client.outage.duration")] == [1]
+    assert [point.value for point in recorded.points("penstock.client.replayed.commands")] == [1]
 
 
 @pytest.mark.parametrize(

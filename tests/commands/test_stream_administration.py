@@ -41,9 +41,9 @@ def test_info_tells_what_there_is(world: World) -> None:
         b"retention": [b"count", 9000, b"age", 8000, b"bytes", 700000, b"compact", 0],
         b"producers": 1, b"stages": 1, b"delayed": 0,
         b"groups": [[
-            b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"delayed", 0, b"acknowledged", 3,
-                b"done-through", 1203, b"lost", 0,
-            b"next-retry", world.clock.now + 500, b"consumers", [],
+            b"name", b"g", b"position", 1211, b"lag", 1291, b"lag-ms", 0, b"pending", 7, b"delayed", 0,
+                b"acknowledged", 3, b"done-through", 1203, b"lost", 0,
+            b"next-retry", world.clock.now + 500, b"dead-letters", [], b"consumers", [],
         ]],
     }  # fmt: skip
     assert world.run("TGROUP LIST k") == info[b"groups"]

@@ -445,6 +445,22 @@ def test_times_of_leases_are_shown_as_times_of_day(world: World) -> None:
     assert world.group()[b"next-retry"] == now + 5000
 
 
+def test_a_group_says_how_late_it_is_and_where_its_letters_go(world: World) -> None:
+    world.write("k", "a")
+    world.clock.now += 4000
+    world.write("k", "b")
+    world.run("TGROUP SET k g 1")
+    assert (world.group()[b"lag-ms"], world.group()[b"dead-letters"]) == (4000, [])
+    world.run("TREAD k 0 1 GROUP g RETRY 5000 9000 DEADLETTER k:dead")
+    assert (world.group()[b"lag-ms"], world.group()[b"dead-letters"]) == (0, [b"k:dead"])
+    assert world.restarted().group()[b"dead-letters"] == [b"k:dead"]
+    world.clock.now += 300
+    assert world.group()[b"lag-ms"] == 300
+    world.run("TACK k g 1")
+    world.run("TREAD k 0 1 GROUP g")
+    assert (world.group()[b"lag-ms"], world.group()[b"dead-letters"]) == (0, [b"k:dead"])
+
+
 def test_one_lease_of_a_far_future_does_not_make_the_others_due(world: World) -> None:
     world.write("k", "a", "b")
     world.run("TREAD k 0 2 GROUP g RETRY 5000 0")

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support import memory_files
-from tests.support.commands.stream_world import Word, World, arrow, visible
+from tests.support.commands.stream_world import Word, World, arrow, lasting, visible
 from tests.support.memory_files import MemoryFiles
 from tests.support.model_lease import ModelLease
 
@@ -482,7 +482,7 @@ class StreamCommands(RuleBasedStateMachine):
         state = visible(self.world)
         assert {message[0]: tuple(message[1:]) for message in state["messages"] if message} == self.messages
         assert state["info"][b"length"] == len(self.messages)
-        assert {name: self.world.group(name) for name in self.groups} == {
+        assert {name: lasting(self.world.group(name)) for name in self.groups} == {
             name: {
                 b"name": name,
                 b"position": group.position,

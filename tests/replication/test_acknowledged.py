@@ -78,7 +78,16 @@ def test_a_replica_that_lives_and_does_not_get_on_holds_clients_up_for_a_while_o
     assert leader.client.get("k") == b"1", "reads go on"
     with pytest.raises(redis.ResponseError, match="Not enough good replicas"):
         leader.client.set("k", 2)
+    leader.client.config_set("min-replicas-max-lag", 60)
+    wait_until(lambda: not leader.server.app.engine.lacks_replicas)
+    answers: list[bytes | None] = []
+    reader = threading.Thread(target=lambda: answers.append(leader.client.get("k")))
+    reader.start()
+    reader.join(0.3)
+    assert answers == [], "the leader has its replica again, and shows no change that this one lacks"
     refuse(None)
+    reader.join()
+    assert answers == [b"1"] == [replica.client.get("k")]
     wait_until(lambda: writes(leader.client))
     caught_up(leader, replica)
 

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 from penstock.testing.redis import free_port
 
-SETTINGS = "--appendfsync everysec --auto-aof-rewrite-percentage 0 --hz 100"
+SETTINGS = "--appendfsync everysec --auto-aof-rewrite-percentage 0 --hz 100 --stop-writes-on-bgsave-error no"
 
 
 class Limited:
@@ -70,6 +70,17 @@ def test_wait_does_not_count_what_the_leaders_disk_refuses(both: tuple[Limited, 
     leader.allow(None)
     assert leader.client.wait(1, 60_000) == 1, "the log has it when there is room again"
     assert replica.client.get("k") == b"x" * 1000
+
+    leader.client.config_set("replica-acks", 1)
+    wait_until(lambda: leader.client.set("probe", 1))
+    leader.allow(10)
+    with pytest.raises(redis.ResponseError, match="NOREPLICAS The change was made here"):
+        leader.client.set("k", "y" * 1000)
+    assert replica.client.get("k") == b"x" * 1000, "no log has the change, so it is not acknowledged"
+    with pytest.raises(redis.ResponseError, match="MISCONF Errors writing to the AOF file: File too large"):
+        leader.client.set("k", "z")
+    leader.allow(None)
+    wait_until(lambda: replica.client.get("k") == b"y" * 1000)
 
 
 def test_a_replica_that_cannot_be_promoted_follows_on(both: tuple[Limited, Limited]) -> None:

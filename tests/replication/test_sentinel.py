@@ -57,9 +57,13 @@ def test_sentinels_replace_a_leader_that_is_killed_and_it_follows_when_it_is_bac
         assert client.wait(1, 60_000) == 1
         ours = penstock.Client(connection_pool=SentinelConnectionPool(NAME, sentinels.client), delivery="exactly-once")
         stack.callback(ours.close)
-        assert ours.incr("counter") == 1 and ours.wait(1, 60_000) == 1
+        url = f"penstock+sentinel://{','.join(f'127.0.0.1:{port}' for port in sentinels.ports)}/{NAME}"
+        by_url = penstock.Client.from_url(url, delivery="exactly-once")
+        stack.callback(by_url.close)
+        assert ours.incr("counter") == 1 and by_url.incr("counter") == 2 and by_url.wait(1, 60_000) == 1
         one.process.kill()
-        assert ours.incr("counter") == 2, "it waits for the next leader by itself"
+        assert ours.incr("counter") == 3, "it waits for the next leader by itself"
+        assert by_url.incr("counter") == 4
         assert ours.set("after", 2)
         wait_until(lambda: sentinels.leader == other.port)
         with redis.Redis(port=other.port) as leader:

@@ -5,7 +5,7 @@ counters, log entries and data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +16,9 @@ from penstock import commands
 from penstock.commands import once
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.leadership import LEASED, Leadership, SharedClock, now
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS, REJECTED
-from penstock.engine.session import Session
+from penstock.engine.session import Session, Unconfirmed
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import encode, pack
@@ -48,21 +49,30 @@ class Log:
         raise AssertionError("replies go nowhere here")
 
 
-def _engine(logging: bool) -> tuple[Engine, Session, Log]:
+LOGS = ["none", "written", "confirmed"]
+"""No log; one whose replies stay as they are; one whose replies may become errors."""
+
+
+def _engine(logging: str, leadership: Leadership | None = None) -> tuple[Engine, Session, Log]:
     engine, log = Engine(clock=ManualClock()), Log()
-    if logging:
-        engine.log_to(log)
+    engine.leadership = leadership
+    engine.require_gates(LEASED, leadership is not None)
+    if logging != "none":
+        engine.log_to(log, strict=logging == "confirmed")
     return engine, Session(engine), log
 
 
-def _through_the_loop(base: type, words: list[Argv], logging: bool) -> tuple[bytes, Engine, Log]:
-    engine, session, log = _engine(logging)
+def _through_the_loop(
+    base: type, chunks: list[bytes], logging: str, leadership: Leadership | None = None
+) -> tuple[list[list[bytes]], Engine, Log]:
+    engine, session, log = _engine(logging, leadership)
 
     class Loop(base):  # type: ignore[misc, valid-type]
-        sent = b""
+        sent: ClassVar[list[list[bytes]]] = []  # the pieces of each time
 
         def execute(self, argv: Argv) -> bool:
-            self.out.append(_whole_way(engine, session, argv))
+            reply, marked = _whole_way(engine, session, argv)
+            self.out.append(Unconfirmed(reply) if marked else reply)
             return True
 
         def fail(self, argv: Argv, error: Exception) -> bytes:
@@ -78,21 +88,25 @@ def _through_the_loop(base: type, words: list[Argv], logging: bool) -> tuple[byt
             self.finish()
 
         def finish(self) -> None:
-            Loop.sent += b"".join(self.out)
+            if self.out:
+                Loop.sent.append(self.out.copy())
             self.out.clear()
 
     loop: Any = Loop(engine, RequestReader(), set())
     loop.session = session
-    for argv in words:
-        loop.data_received(pack(*argv))
+    for chunk in chunks:
+        loop.data_received(chunk)
     return Loop.sent, engine, log
 
 
-def _whole_way(engine: Engine, session: Session, argv: Argv) -> bytes:
+def _whole_way(engine: Engine, session: Session, argv: Argv) -> tuple[bytes, bool]:
+    """A reply, and whether it acknowledges a change."""
+    session.unconfirmed = False
     try:
-        return encode(engine.execute(session, argv), session.protocol)
+        reply = encode(engine.execute(session, argv), session.protocol)
     except ReplyError as error:
-        return encode(error, session.protocol)
+        reply = encode(error, session.protocol)
+    return reply, session.unconfirmed
 
 
 def _facts(engine: Engine) -> dict[str, Any]:
@@ -119,13 +133,14 @@ def _facts(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _compare(kind: str, words: list[Argv], logging: bool) -> None:
-    sent, engine, log = _through_the_loop(KINDS[kind], words, logging)
+def _compare(kind: str, words: list[Argv], logging: str) -> None:
+    sent, engine, log = _through_the_loop(KINDS[kind], [pack(*argv) for argv in words], logging)
     other, session, other_log = _engine(logging)
-    assert sent == b"".join(_whole_way(other, session, argv) for argv in words)
+    replies = [(b"".join(pieces), any(type(piece) is Unconfirmed for piece in pieces)) for pieces in sent]
+    assert replies == [_whole_way(other, session, argv) for argv in words]
     assert _facts(engine) == _facts(other)
     assert log.entries == other_log.entries
-    assert bool(log.entries) <= logging
+    assert not log.entries or logging != "none"
 
 
 KEYS, VALUES = [b"a", b"b", b"c"], [b"1", b"x", b"-5", b""]
@@ -141,10 +156,10 @@ _command = st.builds(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("logging", [False, True])
+@pytest.mark.parametrize("logging", LOGS)
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(_command, max_size=25))
-def test_both_ways_answer_count_log_and_change_the_same(kind: str, logging: bool, words: list[Argv]) -> None:
+def test_both_ways_answer_count_log_and_change_the_same(kind: str, logging: str, words: list[Argv]) -> None:
     _compare(kind, words, logging)
 
 
@@ -157,18 +172,18 @@ _once = st.builds(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("logging", [False, True])
+@pytest.mark.parametrize("logging", LOGS)
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(_once | _command, max_size=25), begin=st.booleans())
 def test_both_ways_of_once_answer_count_log_keep_and_change_the_same(
-    kind: str, logging: bool, words: list[Argv], begin: bool
+    kind: str, logging: str, words: list[Argv], begin: bool
 ) -> None:
     _compare(kind, [*([[b"ONCEBEGIN", b"me"]] if begin else []), *words], logging)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("logging", [False, True])
-def test_the_ways_agree_about_each_kind_of_once(kind: str, logging: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("logging", LOGS)
+def test_the_ways_agree_about_each_kind_of_once(kind: str, logging: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick: list[Argv] = []
     at_once = once._at_once
 
@@ -198,8 +213,8 @@ def test_the_ways_agree_about_each_kind_of_once(kind: str, logging: bool, monkey
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("logging", [False, True])
-def test_the_ways_agree_about_each_kind_of_outcome(kind: str, logging: bool) -> None:
+@pytest.mark.parametrize("logging", LOGS)
+def test_the_ways_agree_about_each_kind_of_outcome(kind: str, logging: str) -> None:
     _compare(
         kind,
         [
@@ -217,3 +232,29 @@ def test_the_ways_agree_about_each_kind_of_outcome(kind: str, logging: bool) -> 
         ],
         logging,
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_that_may_become_errors_say_how_many_they_are(kind: str) -> None:
+    words = [[b"TWRITE", b"s", b"tag", b"entry"]] * 3 + [[b"GET", b"none"]]
+    [pieces], _, _ = _through_the_loop(KINDS[kind], [b"".join(pack(*argv) for argv in words)], "confirmed")
+    assert b"".join(pieces) == b":1\r\n:2\r\n:3\r\n$-1\r\n"
+    assert sum(piece.commands for piece in pieces if type(piece) is Unconfirmed) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fast_path_asks_for_the_lease_of_a_shard(kind: str) -> None:
+    words = [[b"SET", b"a", b"1"], [b"TWRITE", b"s", b"", b"x"], [b"TWRITE", b"s", b"", b"y"], [b"GET", b"a"]]
+    chunk = b"".join(pack(*argv) for argv in words)
+    clock = SharedClock(SharedClock.make())
+    leadership = Leadership(clock)
+    leadership.leading = leadership.ready = True
+    clock.deadline = now() + 10**12
+    _, engine, log = _through_the_loop(KINDS[kind], [chunk], "confirmed", leadership)
+    assert set(engine.fast) >= {b"SET", b"TWRITE"}
+    assert log.entries
+    clock.deadline = now()
+    [pieces], _, log = _through_the_loop(KINDS[kind], [chunk], "confirmed", leadership)
+    assert b"".join(pieces).count(b"-READONLY This server may not lead any more") == 3
+    assert b"".join(pieces).endswith(b"$-1\r\n")
+    assert not log.entries

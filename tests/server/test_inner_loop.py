@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from array import array
 from typing import Any
 
 import pytest
@@ -23,7 +22,18 @@ from penstock.engine.declarations import REGISTRY, Handler
 from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine
 from penstock.engine.fast_path import FastCommand
-from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
+from penstock.engine.observe.histograms import BUCKET_OF
+from penstock.engine.observe.statistics import (
+    BUCKETS,
+    CALLS,
+    FAILED,
+    MANY_ARGUMENTS,
+    NANOSECONDS,
+    REJECTED,
+    SAMPLE,
+    UNTIMED,
+    Calls,
+)
 from penstock.engine.session import Session
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, encode, pack
@@ -70,8 +80,7 @@ def _fast(handler: Handler, words: int) -> FastCommand:
     """A command with so many words that only the inner loop knows it; counted by itself, and logged as GET if it is
     slow.
     """
-    counters = array("q", bytes(40))
-    return FastCommand(REGISTRY.by_name[b"GET"], handler, low=words, high=words, counters=counters)
+    return FastCommand(REGISTRY.by_name[b"GET"], handler, low=words, high=words, counters=Calls()["GET"])
 
 
 KINDS = {"chosen": inner_loop.InnerLoop, "pure": pure_twin(inner_loop).InnerLoop}
@@ -471,6 +480,8 @@ def test_one_call_in_some_is_timed_and_stands_for_the_others(kind: str) -> None:
         times.append(counters[NANOSECONDS])
         assert counters[UNTIMED] == max(call - SAMPLE, 0) % SAMPLE
     assert times == sorted(times) and len(set(times)) <= SAMPLE + 9, "only what is timed adds to it"
+    assert sum(counters[BUCKETS:]) == 10 * SAMPLE - 1 - counters[UNTIMED], "each call is in a bucket, or will be"
+    assert counters[BUCKETS:][BUCKET_OF[times[0].bit_length()]] > 0
     many = loop.engine.stats.calls["MGET"]
     loop.data_received(pack(b"MGET", b"a") * (SAMPLE + 1) + pack(b"MGET", *[b"a"] * MANY_ARGUMENTS))
     assert many[UNTIMED] == 1, "one with many arguments stands for itself alone"

@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], problem: 
 )
 def test_an_address_that_is_none_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     with pytest.raises(
-        OptionError, match=r"^option url: it takes an address such as redis://user:password@host:6379/0$"
+        OptionError, match=r"^option url: it takes an address such as redis://user:password@host:6379/0,"
     ):
         parse({"url": url})
     monkeypatch.setenv("PENSTOCK_URL", url)
@@ -119,3 +119,4 @@ def test_the_environment_names_the_server_unless_the_query_does(monkeypatch: pyt
     monkeypatch.setenv("PENSTOCK_URL", "redis://events:7000")
     assert parse({}).url == "redis://events:7000"
     assert parse({"url": "redis://other:1"}).url == "redis://other:1"
+    assert parse({"url": "penstock://a,b:7000/orders?db=2"}).url == "penstock://a,b:7000/orders?db=2"

@@ -70,3 +70,16 @@ def test_a_snapshot_in_another_folder_refers_to_no_files(tmp_path: Path, entries
             client.config_set("dir", str(other))
     with started(other, **settings) as server, connected(server) as client:
         assert all_of(client) == entries
+
+
+def test_a_log_of_a_server_with_history_grows_more_before_it_is_rewritten(tmp_path: Path, entries: list[bytes]) -> None:
+    """Its base stays small, so that each doubling would fork, for ever."""
+    with started(tmp_path, auto_aof_rewrite_percentage=0) as server, connected(server) as client:
+        fill(client, entries)
+        client.config_set("auto-aof-rewrite-min-size", client.info("persistence")["aof_current_size"] // 2)
+        client.config_set("auto-aof-rewrite-percentage", 1)
+        server.call(lambda app: app.persistence.tick())
+        info = client.info("persistence")
+        assert (info["aof_rewrites"], info["aof_rewrite_in_progress"]) == (0, 0)
+        client.config_set("auto-aof-rewrite-min-size", client.info("persistence")["aof_current_size"] // 8)
+        until(lambda: client.info("persistence")["aof_rewrites"])

@@ -176,6 +176,22 @@ def test_only_replies_that_acknowledge_a_change_become_errors(always: Bench) -> 
     assert always.sent == [b":0\r\n-MISCONF Errors writing to the AOF file: Input/output error\r\n$1\r\na\r\n"]
 
 
+def test_replies_wait_until_replicas_have_what_the_log_had(everysec: Bench) -> None:
+    everysec.set(b"a")
+    everysec.loop.run()
+    everysec.writer.wait_for_replicas()
+    everysec.reply(b"replicas confirm nothing here")
+    everysec.writer.confirmed_by_replicas = True
+    everysec.writer.wait_for_replicas()
+    end = everysec.writer.file.end
+    everysec.reply(b"a read")
+    everysec.writer.confirm(end - 1)
+    assert everysec.sent == [b"+OK\r\n", b"replicas confirm nothing here"]
+    everysec.writer.confirm(end)
+    everysec.reply(b"another")
+    assert everysec.sent[2:] == [b"a read", b"another"]
+
+
 def test_under_everysec_replies_leave_once_it_is_written(everysec: Bench) -> None:
     everysec.set(b"a")
     assert everysec.sent == []

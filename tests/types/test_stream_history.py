@@ -12,12 +12,14 @@ from tests.support.stream_reading import read
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.compaction import compact
+from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Storage
 from penstock.types.stream.reading import each, read_arrow
 from penstock.types.stream.retention import Retention, apply_retention, keep_last
 from penstock.types.stream.seeking import seek_time
 from penstock.types.stream.segments import MissingHistory, Segment
+from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stored_nodes import forget_segment, wanted_places, with_fetched
 from penstock.types.stream.stream import Stream
 
@@ -241,3 +243,17 @@ def _described(stream: Stream) -> Any:
     messages = stream.messages
     info = messages.info()
     return info[:4], info.raw_bytes, messages.complete, [*each(messages, 1, 10**6)], NODE
+
+
+def test_messages_that_lie_in_many_files_are_given_up_a_few_nodes_at_a_time() -> None:
+    messages, _ = stored(20_500)
+    group = Group(20_501)
+    for node in range(19):
+        for offset in (node * NODE + 5, node * NODE + 500):
+            group.leases.put(Lease(offset, offset + 1, 1000, 2000, 0, 3, b"dead"))
+    expired = []
+    while (slice_ := group.expire(messages, 3000)[0]) != []:
+        nodes = {(lease.start - 1) // NODE for lease in slice_}
+        assert len(nodes) <= 5, "their letters are made in one step, which would read all of these"
+        expired += slice_
+    assert len(expired) == 38

@@ -8,6 +8,7 @@ the size (history_load.py), and the reports say it.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -40,6 +41,8 @@ from penstock.client.api.sync import Client
 WRITTEN = 10_000_000
 FILLED = 5_000_000
 _READS = 300
+_AT_REST = 3.0
+"""Seconds in which a server compresses what was written last, and returns unused memory to the system."""
 
 
 class Moved(NamedTuple):
@@ -137,7 +140,9 @@ class Restart:
 
 
 class Memory:
-    """Megabytes of a server's process, whose files of history take ten times its `stream-memory`."""
+    """Megabytes of a server's process, whose files of history take ten times its `stream-memory`, after it has come
+    to rest; the report has the most while it was written.
+    """
 
     def __init__(self) -> None:
         self._line = ""
@@ -152,6 +157,7 @@ class Memory:
                 count += step
                 peak = max(peak, running.resident_memory())
             settle(running, count)
+            time.sleep(_AT_REST)
             stored_bytes = persistence(running)["history_bytes"]
             self._line = (
                 f"stream-memory {allowed / 1e6:.0f} MB, {count:,} messages, {stored_bytes / 1e6:.0f} MB of files; "

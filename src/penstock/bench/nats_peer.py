@@ -1,7 +1,9 @@
-"""NATS JetStream with its file store, and its own client for Python: the peer for replays of history.
+"""NATS JetStream with its file store, and its own client for Python: the peer for replays of history, and for writes
+that replicas acknowledge.
 
-The client is used in the way that is fastest for it, an ordered consumer with a callback: six to nine times as fast as
-`fetch` and `next_msg`. It gets Python objects and builds no table, which is less than ours does.
+The client is used in the ways that are fastest for it. Reads are an ordered consumer with a callback: six to nine times
+as fast as `fetch` and `next_msg`. It gets Python objects and builds no table, which is less than ours does. Writes are
+`publish_async`, with as many on their way as the client allows.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from penstock.bench.servers import Running
 from penstock.testing.redis import free_port
 
 MESSAGES = 500_000
+WRITTEN = 100_000
 _BATCH = 10_000
 _STREAM, _SUBJECT = "bench", "bench.order"
 _PATIENCE = 60.0
@@ -50,6 +53,13 @@ def replay(server: Running, scale: float) -> float:
         return asyncio.run(_replay(port, count))
 
 
+def write_replicated(server: Running, scale: float) -> float:
+    """Messages a second to a stream with three copies on three servers, each message acknowledged."""
+    count = max(int(WRITTEN * min(scale, 1)), 1000)
+    with _nats_cluster() as port:
+        return asyncio.run(_write_replicated(port, count))
+
+
 @functools.cache
 def _program() -> str:
     found = shutil.which("nats-server", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
@@ -59,18 +69,35 @@ def _program() -> str:
 
 
 @contextmanager
-def _nats_server() -> Iterator[tuple[int, Path]]:
+def _nats_server(*words: str) -> Iterator[tuple[int, Path]]:
     """Its port and its folder. Ended by its process id."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-nats-") as folder:
-        words = ["--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", folder]
-        process = subprocess.Popen([_program(), *words], stderr=subprocess.DEVNULL)
+        always = ["--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", folder]
+        process = subprocess.Popen([_program(), *always, *words], stderr=subprocess.DEVNULL)
         try:
             _wait(port)
             yield port, Path(folder)
         finally:
             process.terminate()
             process.wait(timeout=60)
+
+
+@contextmanager
+def _nats_cluster() -> Iterator[int]:
+    """The port of one of three servers that know each other."""
+    routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(3)]
+    with ExitStack() as stack:
+        ports = [
+            stack.enter_context(
+                _nats_server(
+                    *("--server_name", f"n{number}", "--cluster_name", "bench", "--cluster", route),
+                    *("--routes", ",".join(routes)),
+                )
+            )[0]
+            for number, route in enumerate(routes)
+        ]
+        yield ports[0]
 
 
 def _wait(port: int) -> None:
@@ -107,6 +134,33 @@ async def _fill(port: int, count: int) -> None:
             await client.flush(timeout=_PATIENCE)
             while (await stream.stream_info(_STREAM)).state.messages < start + _BATCH:
                 await asyncio.sleep(0.001)
+
+
+async def _write_replicated(port: int, count: int) -> float:
+    async with _connection(port) as client:
+        stream = client.jetstream(timeout=2)  # while they find each other, they do not answer
+        await _add_replicated(stream)
+        started = time.perf_counter()
+        answers = [await stream.publish_async(_SUBJECT, entry(number)) for number in range(count)]
+        await asyncio.wait_for(stream.publish_async_completed(), _PATIENCE)
+        seconds = time.perf_counter() - started
+        assert {answer.result().seq for answer in answers} == {*range(1, count + 1)}
+        return count / seconds
+
+
+async def _add_replicated(stream: Any) -> None:
+    """Make the stream, as soon as the servers have found each other."""
+    from nats.js.errors import Error
+
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            await stream.add_stream(name=_STREAM, subjects=[_SUBJECT], storage="file", num_replicas=3)
+            return
+        except (Error, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
 
 
 async def _replay(port: int, count: int) -> float:

@@ -42,6 +42,16 @@ def with_replica(name: Name, **directives: str) -> Iterator[tuple[Running, Runni
         yield leader, replica
 
 
+@contextmanager
+def confirmed_by_one() -> Iterator[Running]:
+    """A leader of ours that acknowledges what its replica has."""
+    with with_replica("penstock") as (leader, _):
+        with leader.client() as client:
+            client.config_set("replica-acks", 1)
+            client.execute_command("WAIT", 1, 0)  # the leader knows of it, too
+        yield leader
+
+
 def follow(replica: Running, leader: Running) -> None:
     with replica.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", leader.port)

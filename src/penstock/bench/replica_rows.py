@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
+import pyarrow as pa
+
+from penstock import Client
+from penstock.bench import nats_peer
 from penstock.bench.load import drive
-from penstock.bench.replica_load import alone, follow, leave, rate, wait_until_equal, with_replica
+from penstock.bench.messages import ARROW_ROWS, KEY, TAG, entry
+from penstock.bench.replica_load import alone, confirmed_by_one, follow, leave, rate, wait_until_equal, with_replica
 from penstock.bench.row import Row
 from penstock.bench.servers import Running
 from penstock.protocol.resp import pack
 
 _SETS = 500_000
 _CONFIRMED = 50_000
+_ARROW = 2_000_000
 _AWAY = 100 << 20
 _VALUE = 10_000
 
@@ -30,9 +38,7 @@ def _confirmed(depth: int) -> Row:
     def measure(server: Running, scale: float) -> float:
         count = int(_CONFIRMED * scale * depth)
         if server.is_ours:
-            with with_replica("penstock") as (leader, _):
-                with leader.client() as client:
-                    client.config_set("replica-acks", 1)
+            with confirmed_by_one() as leader:
                 return rate(leader, depth, count)
         with with_replica("redis") as (leader, _):
             return rate(leader, depth, count, waits=True)
@@ -41,20 +47,47 @@ def _confirmed(depth: int) -> Row:
     return Row(f"replica.acks1.{depth}", f"{what} (Redis: SET + WAIT 1)", "req/s", 1.0, measure)
 
 
-def _away(server: Running, scale: float) -> float:
-    """Seconds until a replica that was away has what came meanwhile."""
-    count = max(int(_AWAY * scale) // _VALUE, 100)
-    with with_replica("penstock" if server.is_ours else "redis") as (leader, replica):
-        leave(replica)
-        values = [pack(b"SET", b"away:%d" % number, b"x" * _VALUE) for number in range(count)]
-        drive(leader.port, values, 1, count, 1, b"\n")
-        follow(replica, leader)
-        return wait_until_equal(leader, replica)
+def _arrow(server: Running, scale: float) -> float:
+    """Messages a second, 10,000 a call, one call after the other, each acknowledged by one replica."""
+    table = pa.table({"tag": [TAG] * ARROW_ROWS, "entry": [entry(number) for number in range(ARROW_ROWS)]})
+    calls = max(int(_ARROW * scale) // ARROW_ROWS, 10)
+    with confirmed_by_one() as leader, Client(port=leader.port) as client:
+        started = time.perf_counter()
+        for _ in range(calls):
+            client.write_arrow(KEY, table)
+        return calls * ARROW_ROWS / (time.perf_counter() - started)
+
+
+def _away(name: str, held: int, what: str) -> Row:
+    """A row of a replica that was away while 100 MB came, at a server that holds so many bytes already."""
+
+    def measure(server: Running, scale: float) -> float:
+        """Seconds until the replica has what came."""
+        with with_replica("penstock" if server.is_ours else "redis") as (leader, replica):
+            _fill(leader, b"held", int(held * scale))
+            wait_until_equal(leader, replica)
+            leave(replica)
+            _fill(leader, b"away", int(_AWAY * scale))
+            follow(replica, leader)
+            return wait_until_equal(leader, replica)
+
+    return Row(name, f"until a replica has 100 MB that came while it was away{what}", "s", 0.2, measure, True)
+
+
+def _fill(server: Running, prefix: bytes, size: int) -> None:
+    """Write keys of so many bytes in all."""
+    count = size // _VALUE
+    if count:
+        keys = [b"%b:%d" % (prefix, number) for number in range(count)]
+        drive(server.port, [pack(b"SET", key, b"x" * _VALUE) for key in keys], 1, count, 1, b"\n")
 
 
 REPLICA_ROWS = (
     Row("replica.acks0", "SET, depth 50, while a replica follows", "req/s", 0.85, _with_replica, baseline=_alone),
     _confirmed(1),
     _confirmed(16),
-    Row("replica.away", "until a replica has 100 MB that came while it was away", "s", 0.2, _away, True),
-)
+    Row("replica.arrow", "TWRITE ARROW, acks 1 / NATS JetStream, 3 copies, nats-py", "messages/s", 10, _arrow,
+        baseline=nats_peer.write_replicated),
+    _away("replica.away", 0, ""),
+    _away("replica.away.held", 1 << 30, ", of a server with 1 GB"),
+)  # fmt: skip

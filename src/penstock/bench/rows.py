@@ -1,7 +1,8 @@
 """The rows of the bench, each with its target.
 
-Streams, history, replicas, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row:
-an entry in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
+Streams, history, replicas, metrics, consumers, the clients, LAZY, slow commands and Spark have files of
+their own. To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the
+results.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from penstock.bench.client_rows import CLIENT_ROWS
 from penstock.bench.cluster_rows import CLUSTER_ROWS
 from penstock.bench.consumer_rows import CONSUMER_ROWS
+from penstock.bench.failover_rows import FAILOVER_ROWS
 from penstock.bench.history_rows import HISTORY_ROWS
 from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
+from penstock.bench.metrics_rows import METRICS_ROWS
 from penstock.bench.replica_rows import REPLICA_ROWS
 from penstock.bench.row import Row, throughput
 from penstock.bench.servers import Running
@@ -65,6 +68,8 @@ def _rows() -> dict[str, Row]:
             *CLUSTER_ROWS,
             *HISTORY_ROWS,
             *REPLICA_ROWS,
+            *FAILOVER_ROWS,
+            *METRICS_ROWS,
             *LAZY_ROWS,
             *STALL_ROWS,
             *SPARK_ROWS,

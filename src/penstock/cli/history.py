@@ -16,7 +16,6 @@ import os
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -110,16 +109,13 @@ class _Export:
         if not last:
             link.fail(f"there is no stream '{stream}' at {link.place}, or nothing was written to it")
         if since is not None:
-            start = self._call("TSEEK", self._key, "TIME", max(since, 0))
+            start = self._link.call_patiently("TSEEK", self._key, "TIME", max(since, 0))
         self._begin = self._place = first if start is None else start
         self._last = last if end is None else min(end, last)
         self._done = 0
 
-    def _call(self, *words: object) -> Any:
-        return self._link.patiently(partial(self._link.call, *words))
-
     def _bounds(self) -> tuple[int, int]:
-        (first, last), *_ = self._call("TREAD", self._key, 1, 0, "WITHINFO")
+        (first, last), *_ = self._link.call_patiently("TREAD", self._key, 1, 0, "WITHINFO")
         return first, last
 
     def write(self, writer: MessageWriter) -> None:
@@ -137,7 +133,7 @@ class _Export:
         from penstock.client.api.tables import Span, read_tables
 
         span = Span(self._key, self._begin, self._last, count=_ROWS, max_bytes=_BYTES)
-        return read_tables(lambda words: ArrowReading().table(self._call(*words)), span)
+        return read_tables(lambda words: ArrowReading().table(self._link.call_patiently(*words)), span)
 
     def _pass_evicted(self, first: int) -> None:
         """Tell of messages that were wanted, and are gone."""
@@ -205,7 +201,8 @@ class _Import:
         self._key = os.fsencode(stream)
         self._producer = producer
         self._line = RewrittenLine()
-        known = link.patiently(partial(link.call, "TPRODUCER", self._key, producer))
+        known = link.call_patiently("TPRODUCER", self._key, producer)
+        self._schema = link.call_patiently("TSCHEMA", "GET", self._key)
         self._before = known[0] if known is not None else 0  # portions that are there already
         self._number = 0
         self._passed = self._done = 0  # messages
@@ -218,8 +215,8 @@ class _Import:
         if self._number <= self._before:
             self._passed += rows
             return
-        words = ("TWRITE", self._key, "PRODUCER", self._producer, self._number, "FORMAT", "ARROW", payload_of(portion))
-        self._link.patiently(partial(self._link.call, *words))
+        numbered = ("PRODUCER", self._producer, self._number)
+        self._link.call_patiently("TWRITE", self._key, *numbered, "FORMAT", "ARROW", payload_of(portion))
         self._done += rows
         self._line.show(f"{self._done:,} messages")
 
@@ -231,7 +228,6 @@ class _Import:
 
     def _diverted(self) -> str:
         """Where a stream that checks its schema puts entries that do not fit."""
-        schema = self._link.call("TSCHEMA", "GET", self._key) if self._done else None
-        if schema is None or schema[b"check"] != b"deadletter":
+        if not self._done or self._schema is None or self._schema[b"check"] != b"deadletter":
             return ""
-        return f"; those that do not fit its schema went to '{shown_bytes(schema[b'deadletter'])}'"
+        return f"; those that do not fit its schema went to '{shown_bytes(self._schema[b'deadletter'])}'"

@@ -1,10 +1,7 @@
 """`penstock letters list` and `penstock letters replay`: dead letters from a terminal.
 
-A replay appends the message of each letter to the stream that it came from, and moves a group of the dead-letter stream
-past the letter. Both happen in one transaction, which fails if the dead-letter stream changed in between. So the
-group's position is always exactly how far letters were put back: an interrupted replay continues there, two replays at
-once do not repeat each other, and `penstock streams` shows how many letters are left as the group's lag. A message that
-is still bad becomes a new letter.
+How letters are put back, once each, is in client/dead_letters.py. `penstock streams` shows how many letters are left as
+the lag of the group that a replay moves. A message that is still bad becomes a new letter.
 
 Rejected: producers' numbers (TWRITE ... PRODUCER), which a stream forgets when there are many, and removing letters,
 which are evidence.
@@ -14,23 +11,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import typer
 
-from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.server_link import URL, Link
 from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes
+from penstock.client import dead_letters
+from penstock.client.dead_letters import AT_ONCE, CannotPutBack, Command, Plan, Steps, position, read
 from penstock.protocol.dead_letters import Letter, name_in_text
-from penstock.schema.fitting import misfit
-from penstock.schema.parser import parse
 
-GROUP = "penstock-letters-replay"
-"""The group of a dead-letter stream whose position says how far its letters were put back."""
-_AT_ONCE = 500
-_BYTES_AT_ONCE = 4 << 20
 Call = Callable[..., Any]
 
 letters = typer.Typer(name="letters", help="List dead letters, and put their messages back.", no_args_is_help=True)
@@ -51,16 +43,13 @@ def list_letters(
     link = Link(url, "letters")
     link.check()
     with ending_quietly():
-        try:
-            box = _LetterBox(link, stream)
-            place, left = box.first if replayed else box.position(), count
-            while left and (found := box.read(place, min(left, _AT_ONCE))):
-                for offset, _, raw in found:
-                    print(f"{offset}\t{_shown(raw)}", flush=True)
-                place, left = found[-1][0] + 1, left - len(found)
-            waiting = box.last + 1 - place
-        except Lost as error:
-            link.fail(f"lost {link.place} ({error})")
+        box = _LetterBox(link, stream)
+        place, left = box.first if replayed else box.position(), count
+        while left and (found := box.read(place, min(left, AT_ONCE))):
+            for offset, _, raw in found:
+                print(f"{offset}\t{_shown(raw)}", flush=True)
+            place, left = found[-1][0] + 1, left - len(found)
+        waiting = box.last + 1 - place
     if waiting > 0:
         link.say(f"{waiting:,} more; --count {count + waiting} shows them")
 
@@ -99,7 +88,7 @@ def replay(
         try:
             place = box.position()
             while (count is None or progress.done < count) and place <= box.last:
-                limit = _AT_ONCE if count is None else min(_AT_ONCE, count - progress.done)
+                limit = AT_ONCE if count is None else min(AT_ONCE, count - progress.done)
                 # A step may be repeated: it first asks how far letters were put back.
                 place = link.patiently(partial(box.put_back, place, limit, progress))
         finally:
@@ -112,116 +101,52 @@ class _LetterBox:
     def __init__(self, link: Link, stream: str, skip: bool = False) -> None:
         self._link = link
         self._skip = skip
-        self._stream = stream
         self._key = os.fsencode(stream)
-        self.first, self.last = self._bounds(link.call)
+        (self.first, self.last), *_ = link.call("TREAD", self._key, 1, 0, "WITHINFO")
         if not self.last:
             link.fail(f"there is no stream '{stream}' at {link.place}, or nothing was written to it")
 
-    def _bounds(self, call: Call) -> tuple[int, int]:
-        (first, last), *_ = call("TREAD", self._key, 1, 0, "WITHINFO")
-        return first, last
-
-    def position(self, call: Call | None = None) -> int:
+    def position(self) -> int:
         """The offset of the first letter that was not put back."""
-        groups = (call or self._link.call)("TGROUP", "LIST", self._key)
-        known: list[int] = [group[b"position"] for group in groups if group[b"name"] == GROUP.encode()]
-        return max([self.first, *known])
+        place: int = _run(position(self._key, self.first), self._link.call)
+        return place
 
-    def read(self, place: int, count: int, call: Call | None = None) -> list[tuple[int, bytes, bytes]]:
+    def read(self, place: int, count: int) -> list[tuple[int, bytes, bytes]]:
         """The next letters: offset, tag, entry. Letters that compaction removed are left out."""
-        found: list[tuple[int, bytes, bytes]] = []
-        while not found and place <= self.last:
-            messages = (call or self._link.call)("TREAD", self._key, place, count, "MAXBYTES", _BYTES_AT_ONCE)
-            found = [tuple(message) for message in messages if message is not None]
-            place += len(messages)
-        return found
+        return [tuple(message) for message in _run(read(self._key, place, self.last, count), self._link.call)]
 
     def put_back(self, place: int, limit: int, progress: _Progress) -> int:
         """Put the next letters back, from `place` or from where another replay is by now; answer where to continue."""
-        plan = _Plan(place)
+        made: list[Plan] = []
 
-        def commands(call: Call) -> list[tuple[object, ...]]:
-            nonlocal plan
-            plan = _Plan(max(place, self.position(call)))
-            for message in self.read(plan.place, limit, call):
-                plan.add(*message)
-            if plan.end == plan.place:  # compaction removed the rest
-                plan.end = self.last + 1
-            for target in list(plan.targets):
-                for offset, why in self._obstacles(plan, target, call):
-                    if not self._skip:
-                        self._link.fail(
-                            f"the letter at offset {offset} cannot be put back: {why}. The letters from offset "
-                            f"{plan.place} on were not put back; --skip passes over such letters"
-                        )
-                    plan.leave_out(target, offset, why)
-            return [*plan.commands(), ("TGROUP", "SET", self._key, GROUP, plan.end)]
+        def commands(call: Call) -> list[Command]:
+            steps = dead_letters.replay(self._key, place, (self.first, self.last), limit, self._skip)
+            try:
+                made.append(_run(steps, call))
+            except CannotPutBack as error:
+                self._link.fail(
+                    f"{one_line(str(error))}. The letters from offset {error.place} on were not put back; --skip "
+                    "passes over such letters"
+                )
+            return made[-1].commands()
 
         if progress.dry_run:
             commands(self._link.call)
         elif self._link.change(self._key, commands) is None:
             return place  # the stream changed in between: look again
-        progress.add(plan)
-        return plan.end
-
-    def _obstacles(self, plan: _Plan, target: bytes, call: Call) -> list[tuple[int, str]]:
-        """The letters to a target that cannot be put back, and why.
-
-        An entry that its stream's schema would refuse, or turn into another letter, is one of them.
-        """
-        if call("TYPE", target) not in (b"tstream", b"none"):
-            return [(offset, f"'{_name(target)}' is no stream") for offset, _ in plan.entries(target)]
-        schema = call("TSCHEMA", "GET", target)
-        if schema is None or schema[b"check"] == b"off":
-            return []
-        wanted = parse(schema[b"fields"].decode())
-        return [
-            (
-                offset,
-                f"it still does not fit the schema of '{_name(target)}' ({one_line(why)}); widen the schema, or set "
-                "CHECK off",
-            )
-            for offset, entry in plan.entries(target)
-            if (why := misfit(wanted, entry))
-        ]
+        progress.add(made[-1])
+        return made[-1].end
 
 
-class _Plan:
-    """Letters to put back in one transaction."""
-
-    def __init__(self, place: int) -> None:
-        self.place = self.end = place
-        self.targets: dict[bytes, dict[int, tuple[bytes, bytes]]] = {}
-        """By stream, the messages to put back: by the offset of its letter, the tag and the entry."""
-        self.skipped: list[tuple[int, str]] = []
-        """The letters that are passed over, and why."""
-
-    def add(self, offset: int, tag: bytes, raw: bytes) -> None:
-        self.end = offset + 1
+def _run(steps: Steps, call: Call) -> Any:
+    """Run the commands that a generator yields; what it returns."""
+    reply: Any = None
+    while True:
         try:
-            letter = Letter.decode(raw)
-        except ValueError:
-            self.skipped.append((offset, "it is not a letter"))
-        else:
-            self.targets.setdefault(letter.stream, {})[offset] = tag, letter.entry
-
-    def entries(self, target: bytes) -> Iterable[tuple[int, bytes]]:
-        """The offset of each letter to a target, and the entry in it."""
-        return [(offset, entry) for offset, (_, entry) in self.targets[target].items()]
-
-    def leave_out(self, target: bytes, offset: int, why: str) -> None:
-        """Pass over a letter."""
-        self.skipped.append((offset, why))
-        del self.targets[target][offset]
-        if not self.targets[target]:
-            del self.targets[target]
-
-    def commands(self) -> list[tuple[object, ...]]:
-        return [
-            ("TWRITE", target, "ENTRIES", *chain.from_iterable(messages.values()))
-            for target, messages in self.targets.items()
-        ]
+            words = steps.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = call(*words)
 
 
 class _Progress:
@@ -234,12 +159,12 @@ class _Progress:
         self._streams: Counter[bytes] = Counter()
         self._line = RewrittenLine()
 
-    def add(self, plan: _Plan) -> None:
+    def add(self, plan: Plan) -> None:
         for target, messages in plan.targets.items():
             self._streams[target] += len(messages)
         self.done = self._streams.total()
         for offset, why in plan.skipped:
-            self._link.say(f"offset {offset} was skipped: {why}")
+            self._link.say(f"offset {offset} was skipped: {one_line(why)}")
         self._line.show(f"{self.done:,} letters")
 
     def summary(self, stream: str) -> None:

@@ -14,11 +14,13 @@ from typer.core import TyperGroup
 
 from penstock import __version__
 from penstock.cli import secrets, serve
+from penstock.cli.server_link import Lost
 
 MODULES = {
     "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
     "streams": "streams", "run": "run", "init": "init", "letters": "letters",
     "schema": "schemas", "worker": "worker", "history": "history",
+    "metrics": "metrics", "shard": "shards",
 }  # fmt: skip
 """The module in this package that registers a subcommand, in the order in which help lists them after `serve`."""
 
@@ -37,6 +39,12 @@ class Subcommands(TyperGroup):
                 import_module(f"penstock.cli.{MODULES[name]}").register(part)
                 self.commands.update(typer.main.get_group(part).commands)
         return self.commands.get(cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Lost as lost:
+            lost.end()
 
 
 app = typer.Typer(

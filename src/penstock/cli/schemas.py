@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.server_link import STREAM, URL, Link, Lost
+from penstock.cli.server_link import STREAM, URL, Link
 from penstock.cli.terminal import one_line
 from penstock.schema.fields import InvalidSchema, Schema
 from penstock.schema.inference import Proposal, infer
@@ -45,22 +45,15 @@ def infer_schema(
     """
     link = Link(url, "schema")
     link.check()
-    try:
-        first, last = _bounds(link, stream)
-        proposal = infer(_sample(link, stream, first, last, sample))
-        _tell(link, proposal, last - first + 1)
-        if proposal.schema is None:
-            link.fail(
-                f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'"
-            )
-        fields = str(_widened(link, stream, proposal.schema))
-        print(f"TSCHEMA SET {_quoted(stream)} {_quoted(fields)}")
-        if is_set:
-            link.say(
-                f"version {link.call('TSCHEMA', 'SET', stream, fields)} of the schema of '{one_line(stream)}' is set"
-            )
-    except Lost as error:
-        link.fail(f"lost {link.place} ({error})")
+    first, last = _bounds(link, stream)
+    proposal = infer(_sample(link, stream, first, last, sample))
+    _tell(link, proposal, last - first + 1)
+    if proposal.schema is None:
+        link.fail(f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'")
+    fields = str(_widened(link, stream, proposal.schema))
+    print(f"TSCHEMA SET {_quoted(stream)} {_quoted(fields)}")
+    if is_set:
+        link.say(f"version {link.call('TSCHEMA', 'SET', stream, fields)} of the schema of '{one_line(stream)}' is set")
 
 
 @schema.command("show")
@@ -72,10 +65,7 @@ def show(
     """Print the schema of a stream, a field on each line, and what happens to entries that do not fit."""
     link = Link(url, "schema")
     link.check()
-    try:
-        found = link.call("TSCHEMA", "GET", stream, *([version] if version else []))
-    except Lost as error:
-        link.fail(f"lost {link.place} ({error})")
+    found = link.call("TSCHEMA", "GET", stream, *([version] if version else []))
     if found is None:
         what = f"no version {version} of a schema" if version else "no schema; `penstock schema infer` proposes one"
         link.fail(f"the stream '{one_line(stream)}' has {what}")
@@ -91,10 +81,7 @@ def versions(stream: str = STREAM, url: str = URL) -> None:
     """List the versions of a stream's schema, oldest first: number, first offset, fields."""
     link = Link(url, "schema")
     link.check()
-    try:
-        found = link.call("TSCHEMA", "VERSIONS", stream)
-    except Lost as error:
-        link.fail(f"lost {link.place} ({error})")
+    found = link.call("TSCHEMA", "VERSIONS", stream)
     if not found:
         link.fail(f"the stream '{one_line(stream)}' has no schema; `penstock schema infer` proposes one")
     for each in found:

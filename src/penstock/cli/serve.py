@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import MutableMapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from penstock.cli.secrets import from_environment
 from penstock.engine.config import Config, ConfigError, build
 from penstock.engine.directives import DIRECTIVES
+from penstock.engine.leadership import AGENT
 
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
 
@@ -19,14 +21,34 @@ def run(words: list[str]) -> int:
     if "-h" in words or "--help" in words:
         print(help_text())
         return 0
+    given, environment = list(words), dict(os.environ)
     try:
         config = configure(words, os.environ)
+        if config.etcd and AGENT not in environment:
+            return _run_agent(config, given, environment)
     except ConfigError as error:
         print(f"penstock serve: {error}", file=sys.stderr)
         return 1
     from penstock.server import process  # here, so that --help does not load the server
 
     return process.run(config)
+
+
+def _run_agent(config: Config, words: list[str], environment: dict[str, str]) -> int:
+    """Run the same command line again as a child, under an agent that asks etcd what it is to do."""
+    from penstock.server import logs
+    from penstock.shard.agent import Agent
+    from penstock.shard.settings import check_settings, etcd_address, place_of
+
+    check_settings(config)
+    address, place = etcd_address(config), place_of(config)
+    logs.configure(config)
+    command = [sys.executable, "-m", "penstock", "serve", *words]
+
+    async def work() -> int:
+        return await Agent(config, address, place, command, environment).run()
+
+    return asyncio.run(work())
 
 
 def configure(words: list[str], environment: MutableMapping[str, str]) -> Config:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,7 +27,10 @@ PAUSE = 1.0  # seconds between attempts to reach a server that is down
 ATTEMPTS = 30
 
 URL = typer.Option(
-    DEFAULT_URL, "--url", envvar="PENSTOCK_URL", help="The server: redis://[user:password@]host:port/database."
+    DEFAULT_URL,
+    "--url",
+    envvar="PENSTOCK_URL",
+    help="The server: redis://[user:password@]host:port/database, or penstock://a:6379,b:6379/shard.",
 )
 STREAM = typer.Argument(..., help="The stream's key.")
 NEW_STREAM = typer.Argument(..., help="The stream's key; it is made if it does not exist.")
@@ -34,7 +39,22 @@ Result = TypeVar("Result")
 
 
 class Lost(Exception):
-    """The connection is lost, or could not be made."""
+    """The connection is lost, or could not be made. Unless the caller tries again, it ends the program."""
+
+    def __init__(self, link: Link, error: Exception) -> None:
+        super().__init__(str(error))
+        self._link = link
+
+    def end(self) -> NoReturn:
+        self._link.fail(f"lost {self._link.place} ({self})")
+
+
+def _place(url: str, is_shard: bool) -> str:
+    """The address in a URL, without the password."""
+    parts = urlsplit(url)
+    if is_shard:
+        return parts.netloc.rpartition("@")[2]
+    return f"{parts.hostname or '127.0.0.1'}:{parts.port or 6379}"
 
 
 class Link:
@@ -45,19 +65,22 @@ class Link:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
+        from penstock.client.api.urls import is_shard_url, sync_pool
+
         self.subcommand = subcommand
         try:
-            parts = urlsplit(url)
-            self.place = f"{parts.hostname or '127.0.0.1'}:{parts.port or 6379}"  # without the password
-            self._client = redis.Redis.from_url(
+            self.place = _place(url, is_shard_url(url))
+            pool = sync_pool(
                 url, protocol=3, socket_timeout=PATIENCE, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
             )
+            self._client = redis.Redis(connection_pool=pool)
+            weakref.finalize(self, pool.disconnect)
         except ValueError as error:
             told = str(error) if "@" not in url else "what is wrong is not told, since it may quote the password"
             self.fail(f"'{without_secrets(url)}' is not the URL of a server ({told}); one looks like {DEFAULT_URL}")
 
     def call(self, *words: object) -> Any:
-        """Run a command. A refusal ends the program; the caller handles Lost."""
+        """Run a command. A refusal ends the program; Lost too, unless the caller tries again."""
         import redis
 
         try:
@@ -98,6 +121,10 @@ class Link:
         except redis.RedisError as error:
             self._judge("a transaction", error)
 
+    def call_patiently(self, *words: object) -> Any:
+        """As call, for a command that may be repeated; again while the server is down."""
+        return self.patiently(partial(self.call, *words))
+
     def patiently(self, step: Callable[[], Result]) -> Result:
         """Run a step that may be repeated; again while the server is down, which ends the program after a while."""
         attempt = 0
@@ -121,7 +148,7 @@ class Link:
                 f"{self.place} refuses: {error}. Name a user and password in --url redis://user:password@host:port/0"
             )
         if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-            raise Lost(str(error)) from error
+            raise Lost(self, error) from error
         self.fail(f"{self.place} refuses {command}: {error}")
 
     def check(self) -> None:

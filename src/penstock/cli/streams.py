@@ -339,24 +339,21 @@ def streams(
     console = Console(markup=False, highlight=False, emoji=False)  # a name is a name, whatever is in it
     write_as(as_json)
     with ending_quietly():
-        try:
-            before, since = _sample(link), time.monotonic()
-            while True:
-                time.sleep(1)
-                after, now = _sample(link), time.monotonic()
-                rows = [_row(name, info, before.get(name), now - since) for name, info in sorted(after.items())]
-                if as_json:
-                    sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-                    sys.stdout.flush()
-                else:
-                    if watch and console.is_terminal:
-                        console.clear()
-                    console.print(_table(rows, link.place))
-                if not watch:
-                    return
-                before, since = after, now
-        except Lost as error:
-            link.fail(f"lost {link.place} ({error})")
+        before, since = _sample(link), time.monotonic()
+        while True:
+            time.sleep(1)
+            after, now = _sample(link), time.monotonic()
+            rows = [_row(name, info, before.get(name), now - since) for name, info in sorted(after.items())]
+            if as_json:
+                sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+                sys.stdout.flush()
+            else:
+                if watch and console.is_terminal:
+                    console.clear()
+                console.print(_table(rows, link.place))
+            if not watch:
+                return
+            before, since = after, now
 
 
 def _sample(link: Link) -> dict[bytes, dict[bytes, Any]]:

@@ -4,7 +4,8 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
 what is imported:
 
     delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
-    tracing/    OpenTelemetry: spans around calls; context: what travels in messages
+    dead_letters    how letters are put back, without I/O
+    tracing/    OpenTelemetry: spans around calls; measures: metrics; context: what travels in messages
       ^
     engine/     sans I/O: bytes and the time go in, bytes and finished commands come out
         connection       one logical connection: the states of its commands, and its parts:
@@ -12,6 +13,7 @@ what is imported:
         writing          which bytes go out next, and how far they came
         replies          bytes to replies, each to its command
         recovery         what the end of a connection means for each command
+        unserved         commands that a server did not run because it does not lead
         reconnecting     when to open the next connection; backoff: after which delay
         timeouts         deadlines of commands, and silent connections
         handshake        the commands that a connection begins with
@@ -21,9 +23,11 @@ what is imported:
         large_reply      where a large reply is received
         command_kinds    which commands may share a connection; declared: what their declarations say
         encoding         arguments to bytes
+        leader           which server of a shard leads: what to ask, and what the answers mean
       ^
     drivers/    sync (threads over one socket), aio (tasks over one transport); base: what they share
         connecting       how redis-py opens a connection for us; pool_handoff: how the next client of a pool gets it
+        leader_search    connections that look for the leader of a shard
         socket_io        one open socket; polling: how a thread waits for it
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
@@ -31,6 +35,7 @@ what is imported:
         terms, writes, outcomes, futures
       ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
+        urls             the URLs of servers and of shards
         calls, pipeline, shortcuts, scripts, streams, stream_replies, schemas, reply_fields, reply_types, tables, typed
         consumer         the old home of what is in consumer/
       ^

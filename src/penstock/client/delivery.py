@@ -119,6 +119,12 @@ MOST_LARGE = 256
 class ServerContact:
     """What all connections of a client, and of clients made from it, know of the server together."""
 
+    finds_leader: bool = False
+    """Its pool looks for the leader of a shard before each connection: another one may lead to another server."""
+    leader: tuple[str, int] | None = None
+    """The server that the last connection was opened to."""
+    leader_doubts: int = 0
+    """How often one of them learned that another server leads: all others ask theirs before the next command."""
     was_reached: bool = False
     """One of them was open at some time: from then on commands wait for a server that is away."""
     large: dict[Any, None] = field(default_factory=dict)

@@ -14,7 +14,8 @@
     redis.DataError
     `-- NotEncodable                  never queued
     redis.RedisError
-    `-- NotSharable                   never queued
+    |-- NotSharable                   never queued
+    `-- WrongShard                    (a redis.ResponseError) the URL of a shard has a server of another one
 
 So a handler written for redis-py (`except redis.ConnectionError`, `except redis.TimeoutError`) works, and one that
 wants to know may ask. Errors the server replies are redis-py's own, with `.state = State.REPLIED`; codes redis-py does
@@ -85,6 +86,12 @@ class NoReplyInTime(OutcomeUnknown, redis.TimeoutError):
 
 class NotReplayed(OutcomeUnknown):
     """The command was sent, its reply was lost, and it may not be sent again."""
+
+
+class WrongShard(redis.ResponseError):
+    """A server belongs to another shard than the one that the URL names."""
+
+    state = State.QUEUED
 
 
 class ExactlyOnceUnavailable(redis.RedisError):

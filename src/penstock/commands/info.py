@@ -215,7 +215,7 @@ def _modules(session: Session) -> Fields:
 def _command_stats(session: Session) -> Fields:
     """Calls and time of each command; the time of those that the inner loop runs is an estimate (statistics.py)."""
     fields: Fields = {}
-    for name, (calls, nanoseconds, untimed, rejected, failed) in session.engine.stats.calls.items():
+    for name, (calls, nanoseconds, untimed, rejected, failed, *_) in session.engine.stats.calls.items():
         if calls or rejected or failed:
             fields[f"cmdstat_{wire_name(name)}"] = (
                 f"calls={calls},usec={nanoseconds // 1000},"
@@ -240,13 +240,13 @@ def _once(session: Session) -> Fields:
 def _keyspace(session: Session) -> Fields:
     return {
         f"db{database.index}": f"keys={len(database)},expires={len(database.expires)},"
-        f"avg_ttl={_average_ttl(database.expires.values(), session.engine)}"
+        f"avg_ttl={average_ttl(database.expires.values(), session.engine)}"
         for database in session.engine.keyspace.databases
         if len(database)
     }
 
 
-def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
+def average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
     """The average remaining time of keys that expire, in milliseconds, estimated from a few of them."""
     left = [max(when - engine.clock.now, 0) for when in itertools.islice(deadlines, TTL_SAMPLE)]
     return sum(left) // max(len(left), 1)

@@ -9,6 +9,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Status
 
+_SETTINGS = (b"listening-port", b"ip-address", b"capa", b"node", b"log", b"epoch")
 _SERVERS = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE
 
 
@@ -165,14 +166,15 @@ def psync(session: Session, argv: Argv) -> Reply:
     arity=-1,
     flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY,
     group="server",
-    syntax="[option value ...] | ACK offset [FACK offset] | FILES | SIZE name | READ name start count",
+    syntax="[option value ...] | ACK offset [FACK offset [EPOCH epoch]] | FILES | SIZE name | READ name start count",
 )
 def replconf(session: Session, argv: Argv) -> Reply:
     """What servers say to each other: who a replica is, how far it is, and the files of a full copy."""
     replication = _replication(session)
     match [word.upper() for word in argv[1:2]]:
-        case [b"ACK"] if len(argv) in (3, 5):
-            replication.acknowledged(session, to_integer(argv[2]), to_integer(argv[-1]))
+        case [b"ACK"] if len(argv) in (3, 5, 7):
+            epoch = to_integer(argv[6]) if len(argv) == 7 else None
+            replication.acknowledged(session, to_integer(argv[2]), to_integer(argv[min(len(argv) - 1, 4)]), epoch)
             return NO_REPLY
         case [b"FILES"] if len(argv) == 2:
             return replication.files(session)
@@ -186,7 +188,7 @@ def replconf(session: Session, argv: Argv) -> Reply:
     if len(argv) % 2 == 0:
         raise syntax_error()
     settings = [(name.lower(), value) for name, value in zip(argv[1::2], argv[2::2], strict=True)]
-    unknown = [name for name, _ in settings if name not in (b"listening-port", b"ip-address", b"capa")]
+    unknown = [name for name, _ in settings if name not in _SETTINGS]
     if unknown:
         raise ReplyError(f"Unrecognized REPLCONF option: {unknown[0].decode('utf-8', 'replace')}")
     replication.configure(session, settings)

@@ -11,7 +11,7 @@ from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Group
 from penstock.types.stream.retention import Retention, apply_retention
-from penstock.types.stream.seeking import range_at_time, seek_time
+from penstock.types.stream.seeking import age_of, range_at_time, seek_time
 from penstock.types.stream.stream import Stream
 
 _READ = Flag.READONLY
@@ -48,16 +48,19 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
     held, free = group.leases.next_retry(), group.leases.next_free()
     retries = [streams.grace.retry_at(now, held)] if held is not None else []
     retries += [free] if free is not None else []
+    letters = {group.letter_key} if group.letter_key is not None else group.leases.dead_letter_keys()
     return {
         b"name": name,
         b"position": group.position,
         b"lag": group.lag(stream.messages),
+        b"lag-ms": age_of(stream.messages, group.position, session.db.clock.now),
         b"pending": group.pending_count,
         b"delayed": group.waiting.messages,
         b"acknowledged": group.acknowledged,
         b"done-through": group.done_through,
         b"lost": group.lost,
         b"next-retry": session.db.clock.shown(min(retries))[0] if retries else None,
+        b"dead-letters": sorted(letters),
         b"consumers": consumers,
     }
 
@@ -75,10 +78,12 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     """Describe a stream: its range of offsets, nodes, bytes raw and stored, retention, producers, stages and groups.
 
     A group's position is the next offset it delivers. Its lag is the exact number of available messages that were not
-    delivered yet. `acknowledged` counts messages, those included that were delivered without RETRY. All messages up to
-    the offset `done-through` are acknowledged, given up or lost. `lost` counts evicted offsets that the group had not
-    done. `delayed` counts messages that groups do not get yet; of a group, those that it has passed by. `consumers` is
-    as in TGROUP LIST. `history` is the part of the messages that is in files; bytes-stored is memory.
+    delivered yet, and lag-ms is about how long ago the first of them was written. `acknowledged` counts messages, those
+    included that were delivered without RETRY. All messages up to the offset `done-through` are acknowledged, given up
+    or lost. `lost` counts evicted offsets that the group had not done. `delayed` counts messages that groups do not get
+    yet; of a group, those that it has passed by. `dead-letters` is the stream that gets what the group gives up, if a
+    reader since the start of the server, or a lease, names one. `consumers` is as in TGROUP LIST. `history` is the part
+    of the messages that is in files; bytes-stored is memory.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()

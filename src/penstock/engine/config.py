@@ -61,7 +61,7 @@ class Config(Settings):
         return DIRECTIVES[name].kind.show(self._values[name])
 
     def on_change(self, name: str, listener: Callable[[Any], None]) -> None:
-        """Call `listener(new value)` after each change; it may raise ValueError, which undoes the change."""
+        """Call `listener(new value)` after each change; ValueError, OSError and ConfigError undo it."""
         self._listeners.setdefault(name, []).append(listener)
 
     def load(self, name: str, words: list[str], where: str = "") -> None:
@@ -96,11 +96,12 @@ class Config(Settings):
         for told, (directive, value) in enumerate(new):
             try:
                 self._tell(directive, value)
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, ConfigError) as error:
                 for changed, old in before:
                     self._assign(changed, old)
                 for changed, old in before[: told + 1]:
-                    with suppress(ValueError, OSError):  # files for TLS, which may be gone: their contents are in use
+                    # Files for TLS may be gone: their contents are in use.
+                    with suppress(ValueError, OSError, ConfigError):
                         self._tell(changed, old)
                 raise ChangeRefused(directive, getattr(error, "strerror", None) or str(error)) from None
         self.given.update(directive.name for directive, _ in new)

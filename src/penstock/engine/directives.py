@@ -111,6 +111,30 @@ class Settings:
     tls_key_file_pass = D(TEXT, "", "Pass phrase of the private key.", secret=True)
     tls_ca_cert_file = D(TEXT, "", "PEM file with the authorities that client certificates must come from; likewise.")
     tls_auth_clients = D(choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.")
+    # monitoring
+    metrics_port = D(
+        _PORT, 0, "TCP port for monitoring programs, which speak HTTP: /metrics, /healthz, /readyz; 0 turns it off."
+    )
+    metrics_bind = D(
+        WORDS,
+        ["127.0.0.1", "-::1"],
+        "Addresses of that port. One that other machines can reach needs metrics-password, or metrics-tls with "
+        "tls-auth-clients yes, or metrics-protected-mode no.",
+    )
+    metrics_user = D(TEXT, "metrics", "User name that /metrics asks for if there is a metrics-password.")
+    metrics_password = D(TEXT, "", "Password that /metrics asks for; empty for none.", secret=True)
+    metrics_tls = D(
+        YES_NO, False, "Speak HTTPS on metrics-port, with the certificates of tls-cert-file and tls-auth-clients."
+    )
+    metrics_protected_mode = D(
+        YES_NO, True, "Refuse addresses in metrics-bind that other machines can reach if nothing protects them."
+    )
+    metrics_streams = D(
+        integer(0, 10_000),
+        100,
+        "Streams that have series of their own in /metrics, the largest ones, and as many groups, those furthest "
+        "behind. All others are one series, their sum.",
+    )
     # limits
     proto_max_bulk_len = D(LENGTH, 512 << 20, "Longest single argument, in bytes.")
     client_query_buffer_limit = D(
@@ -285,6 +309,28 @@ class Settings:
         10,
         "Seconds between signs of life to replicas.",
         aliases=("repl-ping-slave-period",),
+    )
+    # shards
+    etcd = D(
+        TEXT, "", "URLs of etcd, with commas between them: etcd decides which server of the shard leads.", mutable=False
+    )
+    etcd_user = D(TEXT, "", "User to log in to etcd as; empty for none.", mutable=False)
+    etcd_password = D(TEXT, "", "Password of that user.", mutable=False, secret=True)
+    etcd_ca_file = D(TEXT, "", "Certificates of the authority of etcd (https); empty for the system's.", mutable=False)
+    etcd_cert_file = D(TEXT, "", "Certificate that is shown to etcd.", mutable=False)
+    etcd_key_file = D(TEXT, "", "Private key of that certificate.", mutable=False)
+    shard = D(TEXT, "", "Name of the shard that this server belongs to.", mutable=False)
+    node = D(TEXT, "", "Name of this server in its shard; no other has it.", mutable=False)
+    shard_lease = D(
+        integer(2, 3600),
+        2,
+        "Seconds after which a leader that cannot be reached, or does not get on, is replaced.",
+        mutable=False,
+    )
+    in_sync_max_lag = D(
+        integer(10, INT_MAX),
+        1000,
+        "Milliseconds that a replica of a shard may be behind before it leaves the in-sync set.",
     )
     # streams
     stream_compression = D(

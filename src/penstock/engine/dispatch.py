@@ -28,6 +28,7 @@ from penstock.engine.fast_path import FastTable, fast_table, with_log
 from penstock.engine.keyspace.cursors import Cursors
 from penstock.engine.keyspace.databases import Database, Keyspace
 from penstock.engine.keyspace.memory import SMALLEST_STEP, Memory
+from penstock.engine.leadership import LEASED, Leadership
 from penstock.engine.observe.latency import Latency
 from penstock.engine.observe.monitors import Monitors, redacted
 from penstock.engine.observe.slow_log import SlowLog
@@ -55,6 +56,8 @@ from penstock.protocol.resp import NO_REPLY, QUEUED
 
 FOLLOWING = "following"
 """The reason for gates on a replica; reads of plain sessions need none of them."""
+_READS_PASS = {FOLLOWING, LEASED}
+"""Reasons for gates that only refuse writes."""
 
 LogEntry = tuple[int, Argv]  # database number, command
 Gate = Callable[[Session, Command, Argv], None]  # passes or raises
@@ -148,8 +151,11 @@ class Replication(Protocol):
     def configure(self, session: Session, settings: list[tuple[bytes, bytes]]) -> None:
         """REPLCONF: what a replica says about itself before it asks for the feed."""
 
-    def acknowledged(self, session: Session, offset: int, synced: int) -> None:
-        """REPLCONF ACK: a replica has the feed up to here, and up to there it is safe from a power cut."""
+    def acknowledged(self, session: Session, offset: int, synced: int, epoch: int | None) -> None:
+        """REPLCONF ACK: a replica has the feed up to here, and up to there it is safe from a power cut.
+
+        A replica of a shard says in which epoch it follows.
+        """
 
     def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
         """PSYNC: send the feed from an offset on, or say that everything must be copied first.
@@ -218,6 +224,7 @@ class Engine:
         self.commit: Commit | None = None  # set while there is a log that replies must wait for
         self.persistence: Persistence | None = None
         self.replication: Replication | None = None
+        self.leadership: Leadership | None = None  # of a server of a shard
         self.modules: list[Module] = []  # in the order in which they were loaded
         self.strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
@@ -281,7 +288,9 @@ class Engine:
         self._choose_fast()
 
     def _choose_fast(self) -> None:
-        if self._gate_reasons == {FOLLOWING}:
+        if self._gate_reasons == {LEASED} and self.commit is not None:
+            self.fast = self._fast_ungated
+        elif self._gate_reasons and self._gate_reasons <= _READS_PASS:
             self.fast = {name: known for name, known in self.every_fast.items() if not known.command.writes}
         else:
             self.fast = {} if self._gate_reasons else self._fast_ungated
@@ -311,6 +320,8 @@ class Engine:
             if self._gate_reasons or not session.plain:  # else each of them would let it pass, as on the fast path
                 for gate in self.gates:
                     gate(session, command, argv)
+                if self.leadership is not None:  # asked once: a script that has begun goes on to its end
+                    self.leadership.check(session, command, argv)
             if self.pause.until and self.pause.hold(session, command, argv):
                 return NO_REPLY
             if transaction is not None and Flag.CONTROL not in command.flags:
@@ -440,6 +451,8 @@ class Engine:
 
     def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
         if self.write_error is not None and command.may_write(argv):
+            if self.leadership is not None:  # perhaps another server leads by now, and its disk has room
+                self.leadership.check(session, command, argv)
             raise Misconf(self.write_error)
         if self.streams_full is not None and command.group == "stream" and Flag.DENYOOM in command.flags:
             raise Misconf(self.streams_full)  # all else goes on; what frees memory must

@@ -8,7 +8,9 @@ as `Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
 - no keys that are locked or queued for: the loop hands a command over if an argument is a busy name
 - no threads: a handler that has work for one raises LongWay, and the command starts again on the whole way
 - time is sampled (observe/statistics.py), and the latency monitor sees what is timed
-- the log: handlers that write are wrapped in `logged`, which does what `run_handler` does for it
+- the lease of a server of a shard: handlers that write are wrapped in `_leased`, which asks as the gate does
+- the log: handlers that write are wrapped in `_logged`, which does what `run_handler` does for it. Where a reply may
+  become an error afterwards (`engine.strict`), it comes out of `_marked` as bytes that say so
 
 tests/server/test_fast_path.py sends the same commands both ways, through both inner loops, and compares the replies,
 the counters, the log and the data. Scripts and ONCE use the table too, to know which commands need no gates.
@@ -28,13 +30,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
 from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, MANY_ARGUMENTS, SAMPLE, UNTIMED
+from penstock.engine.session import Unconfirmed
 from penstock.protocol.errors import ReplyError
-from penstock.protocol.resp import RawPieces
+from penstock.protocol.resp import OK, RawPieces, encode
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
+    from penstock.engine.leadership import Leadership
     from penstock.engine.observe.statistics import Stats
     from penstock.engine.session import Session
+
+
+_MARKED_OK = Unconfirmed(encode(OK))
 
 
 class FastCommand(NamedTuple):
@@ -45,7 +52,7 @@ class FastCommand(NamedTuple):
     low: int  # the fewest words
     high: int
     counters: array[int]  # see statistics.py
-    together: Together | None = None
+    together: Callable[[Session, list[Argv]], Reply] | None = None  # the command's, or that with the same around it
     reads: int = 0  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
     timed: bool = False  # every call is, not some of them: it may take long
     brief: bool = False  # it only reads, and with more words it takes the whole way
@@ -125,18 +132,35 @@ def _last_key(command: Command) -> int:
 
 
 def with_log(table: FastTable, engine: Engine, append: Callable[[int, Argv], None], strict: bool) -> FastTable:
-    """The rows while there is a log: handlers that write are logged.
-
-    With `strict` they go through dispatch, which holds replies back.
-    """
+    """The rows while there is a log: handlers that write are logged, and with `strict` their replies are marked."""
     rows: FastTable = {}
     for name, known in table.items():
         if known.brief or not known.command.writes:
             rows[name] = known
-        elif not strict:
-            together = _logged_together(engine, known.together) if known.together is not None else None
-            rows[name] = known._replace(handler=_logged(engine, known.handler, append), together=together)
+            continue
+        handler = _logged(engine, known.handler, append)
+        row = known._replace(handler=_marked(engine, handler) if strict else handler)
+        if known.command.together is not None:
+            together = _logged_together(engine, known.command.together)
+            row = row._replace(together=_marked_together(engine, together) if strict else together)
+        rows[name] = row if engine.leadership is None else _leased(engine.leadership, row)
     return rows
+
+
+def _leased(leadership: Leadership, row: FastCommand) -> FastCommand:
+    """A row that is asked for its lease first, as the gates do."""
+    check, handler, together = leadership.check_write, row.handler, row.together
+
+    def run(session: Session, argv: Argv) -> Reply:
+        check()
+        return handler(session, argv)
+
+    def run_together(session: Session, commands: list[Argv]) -> Reply:
+        assert together is not None
+        check()
+        return together(session, commands)
+
+    return row._replace(handler=run, together=None if together is None else run_together)
 
 
 def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
@@ -168,5 +192,36 @@ def _logged_together(engine: Engine, together: Together) -> Together:
         finally:
             if session.effects is not None:
                 engine.propagate(session.db, session.effects)
+
+    return run
+
+
+def _marked(engine: Engine, handler: Handler) -> Handler:
+    """A handler whose reply is marked if it acknowledges a change."""
+    keyspace = engine.keyspace
+
+    def run(session: Session, argv: Argv) -> Reply:
+        before = keyspace.dirty
+        reply = handler(session, argv)
+        if keyspace.dirty == before:
+            return reply
+        return _MARKED_OK if reply is OK else Unconfirmed(encode(reply, session.protocol))
+
+    return run
+
+
+def _marked_together(engine: Engine, together: Together) -> Callable[[Session, list[Argv]], Reply]:
+    """The same for several calls at once."""
+    keyspace = engine.keyspace
+
+    def run(session: Session, commands: list[Argv]) -> Reply:
+        before = keyspace.dirty
+        reply = together(session, commands)
+        if keyspace.dirty == before:
+            return reply
+        count = len(commands)
+        if isinstance(reply, int):
+            return Unconfirmed.of(count, b"".join(b":%d\r\n" % number for number in range(reply, reply + count)))
+        return Unconfirmed.of(count, b"".join(reply.pieces))
 
     return run

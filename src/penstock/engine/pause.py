@@ -40,7 +40,7 @@ class Pause:
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
         """Whether the command must wait; the session is then blocked."""
-        if not self.everything and not _writes(session, command, argv):
+        if not self.everything and not writes(session, command, argv):
             return False
         self._held[session] = None
         self._engine.blocking.postpone(session, command, argv)
@@ -61,7 +61,8 @@ class Pause:
                 self._engine.blocking.run_again(session)
 
 
-def _writes(session: Session, command: Command, argv: Argv) -> bool:
+def writes(session: Session, command: Command, argv: Argv) -> bool:
+    """Whether a command may change something, by what it contains too: a transaction, a script."""
     if command.name == "EXEC" and session.transaction is not None:
         return any(_may_write(session, queued, words) for queued, words in session.transaction.queue)
     return _may_write(session, command, argv)

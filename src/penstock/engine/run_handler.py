@@ -37,7 +37,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv, Command, Flag, Handler, Reply
-from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
+from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS, PLACE_OF_TIME
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
 
@@ -123,6 +123,7 @@ def run_handler(
                 counters, tally = engine.stats.calls[command.name], engine.stats.tally
                 counters[CALLS] += caller.calls
                 counters[NANOSECONDS] += took
+                counters[PLACE_OF_TIME[took.bit_length()]] += caller.calls
                 if command.reads_one:
                     tally[HITS if argv[command.reads_one] in session.db.data else MISSES] += 1
                 elif command.reads:

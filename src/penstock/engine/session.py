@@ -39,10 +39,21 @@ def _listed(keys: list[bytes]) -> str:
 class Unconfirmed(bytes):
     """A reply, ready to be sent, that acknowledges a change which is not on disk yet.
 
-    If the disk refuses it, it becomes an error.
+    If the disk refuses it, it becomes an error. It may also be the replies to several commands.
     """
 
-    __slots__ = ()
+    commands = 1
+
+    @classmethod
+    def of(cls, commands: int, replies: bytes) -> Unconfirmed:
+        """The replies to so many commands."""
+        made = cls(replies)
+        made.commands = commands
+        return made
+
+
+LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
+"""Given in place of replies that may not leave any more: the connection is closed, and nothing is sent."""
 
 
 class ReplicaLink(Protocol):
@@ -64,6 +75,9 @@ class Output(Protocol):
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
 
+    def lose(self) -> None:
+        """If there are replies that have not left, they may not leave any more: end the connection."""
+
     def resume(self) -> None:
         """Continue with the input that waited while the session was blocked or paused."""
 
@@ -81,6 +95,9 @@ class Nowhere:
         return 0
 
     def close(self, after_reply: bool) -> None:
+        return
+
+    def lose(self) -> None:
         return
 
     def resume(self) -> None:

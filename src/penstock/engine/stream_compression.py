@@ -101,7 +101,7 @@ class Compression:
     def _share_backlog(self) -> None:
         backlog = self._engine.config.stream_compression_backlog
         if self._storage.most is not None:
-            backlog = min(backlog, self._storage.most // 4)  # what waits cannot go to a file
+            backlog = min(backlog, self._storage.most // 2)  # what waits cannot go to a file
         self._storage.backlog = backlog // max(len(self._resting), 1)
 
     def _plan_round(self) -> None:

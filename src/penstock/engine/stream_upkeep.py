@@ -261,7 +261,7 @@ class Streams:
             if compacted.more:
                 self._tick_soon()
         except MissingHistory as error:
-            self._tell_lost(messages, "the stream %s is not compacted: %s", name_in_text(key), error)
+            self._tell_lost(messages, key, "is not compacted", error)
         if rewritten:
             self._changed_for_nobody(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
@@ -316,6 +316,9 @@ class Streams:
                 *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), reason),
             )
             return []
+        group = stream.groups.get(name)
+        if group is not None:
+            group.dead_letters += len(letters)
         at = b"%d" % self._engine.clock.now
         written = [[b"TAPPLY", target, b"AT", at, b"TWRITE", target, tag, entry] for tag, entry in letters]
         return [*written, *evictions]
@@ -328,17 +331,17 @@ class Streams:
             try:
                 found = [message for message in each(messages, start, end - start) if message.offset < end]
             except MissingHistory as error:
-                self._tell_lost(messages, "the stream %s gets no dead letters: %s", name_in_text(key), error)
+                self._tell_lost(messages, key, "gets no dead letters", error)
                 found = []
             yield from found
             start = end
 
-    def _tell_lost(self, messages: Messages, text: str, key: str, error: MissingHistory) -> None:
+    def _tell_lost(self, messages: Messages, key: bytes, consequence: str, error: MissingHistory) -> None:
         """Log that a file of history is lost, once for each problem."""
-        problem = text % (key, error)
+        problem = f"{consequence}: {error}"
         if self._lost.get(messages) != problem:
             self._lost[messages] = problem
-            log.error("%s", problem)
+            log.error("the stream %s %s: %s", name_in_text(key), consequence, error)
 
     def append_letters(self, database: Database, target: bytes, letters: list[TaggedEntry]) -> list[Argv] | None:
         """Append letters to the stream at a key, creating it. The commands to log for what that evicted.

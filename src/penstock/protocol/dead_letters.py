@@ -44,7 +44,7 @@ class Letter:
 
     @classmethod
     def decode(cls, raw: bytes) -> Letter:
-        """The stream, the offset, the reason and the entry of a letter. ValueError if it is not a letter.
+        """What a letter says, but for the version of the schema. ValueError if it is not a letter.
 
         >>> Letter.decode(Letter(b"clicks", bytes([255]), "not JSON").encode()).entry
         b'\\xff'
@@ -58,7 +58,15 @@ class Letter:
         offset, why = fields.get("offset"), fields.get("why")
         if type(offset) not in (int, type(None)):
             raise ValueError("an offset that is no number")
-        return cls(_bytes_of(fields, "stream"), _bytes_of(fields, "entry"), None if why is None else str(why), offset)
+        group, attempts = fields.get("group"), fields.get("attempts")
+        return cls(
+            _bytes_of(fields, "stream"),
+            _bytes_of(fields, "entry"),
+            None if why is None else str(why),
+            offset,
+            group if isinstance(group, str) else None,
+            attempts if type(attempts) is int else None,
+        )
 
 
 def _is_text(raw: bytes) -> bool:

@@ -11,7 +11,11 @@
     failover.py          FAILOVER: a leader hands over to a replica
     roles.py             a server leads or follows, and how it comes from one to the other
     description.py       INFO replication and ROLE
+    shard.py             a server of a shard: what its agent says, and what it tells the agent
+    in_sync.py           the nodes that have everything that was acknowledged
+    log_identity.py      what a node of a shard knows about its own log
     replication.py       all of it, as commands ask for it
 
-docs/replicas.md says what users can rely on, docs/design/0024-replicas.md why it is made so.
+docs/replicas.md says what users can rely on, docs/design/0024-replicas.md and 0025-shards.md
+why it is made so.
 """

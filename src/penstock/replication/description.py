@@ -12,8 +12,10 @@ from penstock.replication.links import Links
 Fields = dict[str, int | str]
 
 
-def describe_role(links: Links, follower: Follower | None) -> list[Reply]:
+def describe_role(links: Links, follower: Follower | None, leads: bool) -> list[Reply]:
     """The answer of ROLE."""
+    if follower is None and not leads:  # of a shard, whose leader is not known
+        return [b"slave", b"", 0, State.CONNECT.value.encode(), -1]
     if follower is not None:
         host, port = follower.leader
         offset = links.end if follower.state is State.CONNECTED else -1

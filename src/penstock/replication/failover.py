@@ -40,8 +40,9 @@ class Failover:
     ) -> None:
         self._engine = engine
         self._links = links
-        self._hand_over = hand_over
-        self._lead = lead
+        self.hand_over = hand_over  # let a server lead and follow it; REPLICAOF's way, or the shard's
+        self.take_back = lead
+        self.is_eligible: Callable[[Link], bool] = lambda link: True
         self.step = Step.NONE
         self._target: tuple[str, int] | None = None
         self._until: float | None = None
@@ -71,7 +72,7 @@ class Failover:
         if self.step is Step.NONE:
             raise ReplyError("No failover in progress.")
         if self.step is Step.ASKED:
-            self._lead()
+            self.take_back()
         self.ended("it was aborted")
 
     def tick(self) -> None:
@@ -94,6 +95,7 @@ class Failover:
         if writer is None or not writer.has_all:
             return None
         links = [link for link in self._links.links.values() if link.acknowledged == self._links.end]
+        links = [link for link in links if self.is_eligible(link)]
         chosen = [link for link in links if self._target is None or link.address == self._target]
         return chosen[0] if chosen else None
 
@@ -104,12 +106,15 @@ class Failover:
     def _ask(self, address: tuple[str, int], order: str) -> None:
         self.step = Step.ASKED
         notice("handing over to %s:%d", *address, of="replication")
-        self._hand_over(*address, order)
+        self.hand_over(*address, order)
 
     def ended(self, problem: str | None) -> None:
         """The replica leads now, or why it does not."""
         if self.step is Step.NONE:
             return
         self.step = Step.NONE
-        notice("handing over failed: %s" if problem else "handed over%s", problem or "", of="replication")
+        if problem:
+            notice("handing over failed: %s", problem, of="replication")
+        else:
+            notice("handed over", of="replication")
         self._engine.pause.end()

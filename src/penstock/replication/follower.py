@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
@@ -58,6 +59,21 @@ class State(Enum):
     CONNECTED = "connected"
 
 
+class Membership(Protocol):
+    """What a replica of a shard has to say, and to note down. One without a shard has none."""
+
+    epoch: int  # in which it follows
+
+    def introduction(self) -> list[str | int]:
+        """Words of REPLCONF, for the leader."""
+
+    def continues(self) -> None:
+        """This log continues that of the leader."""
+
+    def copies(self) -> None:
+        """This log is about to be replaced by a copy of the leader's."""
+
+
 class Follower:
     """See the top of this file. `run` it as a task."""
 
@@ -70,6 +86,7 @@ class Follower:
         on_change: Callable[[], None],
         on_copied: Callable[[], None],
         order: str = "",
+        membership: Membership | None = None,
     ) -> None:
         self._engine = engine
         self._config = engine.config
@@ -80,6 +97,7 @@ class Follower:
         self._on_change = on_change  # told of each new state
         self._on_copied = on_copied  # told when another log has taken the place of this one's
         self._order = order  # FAILOVER or FORCE: the first request tells the other server to lead
+        self._membership = membership
         self.state = State.CONNECT
         self.heard = time.monotonic()  # when the leader last said something
         self.lost_at = self.heard  # when it was last connected
@@ -137,7 +155,8 @@ class Follower:
         leader = self._connection = await LeaderConnection.open(
             *self.leader, config.masteruser, config.masterauth, self._tls(), config.repl_timeout
         )
-        port = config.replica_announce_port or config.port or config.tls_port
+        own = (config.tls_port, config.port) if config.tls_replication else (config.port, config.tls_port)
+        port = config.replica_announce_port or own[0] or own[1]
         address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
         await leader.ask("REPLCONF", "listening-port", port, *address)
         self._set(State.SYNC)
@@ -155,6 +174,8 @@ class Follower:
 
     async def _start(self, leader: LeaderConnection) -> bool:
         """Ask for the feed from where this log ends; whether it comes."""
+        if self._membership is not None:
+            await leader.ask("REPLCONF", *self._membership.introduction())
         last_words = [self._order] if self._order else []
         end = self._aof.feed.end
         try:
@@ -166,6 +187,8 @@ class Follower:
         match answer:
             case [b"CONTINUE", bytes(lineage)]:
                 self._aof.follow(parse_lineage(lineage.decode("utf-8", "replace")))
+                if self._membership is not None:
+                    self._membership.continues()
                 return True
             case [b"COPY"]:
                 return False
@@ -189,6 +212,8 @@ class Follower:
             for name, size in offer.files:
                 await copy_history(leader, name, size, self._folder)
             self._put_aside(offer)
+            if self._membership is not None:
+                self._membership.copies()
             await asyncio.shield(self._persistence.replace_by(base, offer.start, offer.lineage))
         finally:
             self._persistence.history.known.unpin(self)
@@ -303,7 +328,8 @@ class Follower:
 
     def _acknowledge(self) -> None:
         if self._connection is not None and self.state in (State.SYNC, State.CONNECTED):
-            self._connection.say("REPLCONF", "ACK", self._aof.feed.end, "FACK", self._aof.feed.synced_end)
+            epoch: list[str | int] = ["EPOCH", self._membership.epoch] if self._membership is not None else []
+            self._connection.say("REPLCONF", "ACK", self._aof.feed.end, "FACK", self._aof.feed.synced_end, *epoch)
 
     async def _acknowledge_every_second(self) -> None:
         while True:

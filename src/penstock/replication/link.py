@@ -34,6 +34,8 @@ class Link:
         self.session = session
         self.host = ""  # as it says itself; empty: as it is connected
         self.port = 0  # where it listens
+        self.node, self.log = "", ""  # of a replica of a shard: its name, and the id of its log
+        self.epoch = 0  # in which it follows
         self.base: int | None = None  # descriptor of the base that it copies
         self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC
         self.needs = 0  # the feed from here on must be kept for it

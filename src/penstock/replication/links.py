@@ -39,6 +39,9 @@ class Links:
         self.end = 0  # the offset after the last batch that they may have
         self.on_progress: Callable[[], None] = lambda: None  # a replica has more than before
         self.on_written: Callable[[], None] = lambda: None  # the log has more than before
+        self.confirmed: Callable[[], int | None] = self._confirmed_by_some  # up to where replies may leave
+        self.on_gone: Callable[[], None] = lambda: None  # a replica has
+        self.always_told = False  # replicas say after each batch what they have, also with `replica-acks 0`
         self.full_copies = self.continued = 0  # for INFO
         self.refused = 0  # replicas that wanted to continue and must copy everything
         self._last_gone = -1.0  # when the last of them went; -1: there was none yet
@@ -73,15 +76,30 @@ class Links:
             self._say_when_to_acknowledge(link)
 
     def _say_when_to_acknowledge(self, link: Link) -> None:
-        link.tell(b"REPLCONF", b"GETACK", b"ALWAYS" if self._engine.config.replica_acks else b"NEVER")
+        always = self.always_told or self._engine.config.replica_acks
+        link.tell(b"REPLCONF", b"GETACK", b"ALWAYS" if always else b"NEVER")
 
-    def _confirm(self) -> None:
+    def confirm(self) -> None:
         """Let the replies leave that enough replicas confirm."""
-        wanted, writer = self._engine.config.replica_acks, self.aof.writer
-        if wanted and writer is not None:
-            offsets = sorted((link.acknowledged for link in self.links.values()), reverse=True)
-            if len(offsets) >= wanted:
-                writer.confirm(offsets[wanted - 1])
+        writer = self.aof.writer
+        if self._engine.config.replica_acks and writer is not None and (offset := self.confirmed()) is not None:
+            writer.confirm(offset)
+
+    def wait_for_all(self) -> None:
+        """Replicas are there again, or for the first time: no reply leaves before they have all that the log has.
+
+        The log may have changes that were never confirmed: of an earlier leader, or from when replicas were too few.
+        """
+        writer = self.aof.writer
+        if writer is not None and not self._engine.following:
+            writer.wait_for_replicas()
+            self.confirm()
+
+    def _confirmed_by_some(self) -> int | None:
+        """Up to where as many replicas as `replica-acks` says have the feed."""
+        wanted = self._engine.config.replica_acks
+        offsets = sorted((link.acknowledged for link in self.links.values()), reverse=True)
+        return offsets[wanted - 1] if len(offsets) >= wanted else None
 
     def replaced(self) -> None:
         """Another log has taken the place of this one."""
@@ -159,6 +177,7 @@ class Links:
             self._persistence.history.known.unpin(link)
             if link.position is not None:
                 notice("replica %s:%d is gone", *link.address, of="replication")
+            self.on_gone()
             self.on_progress()
 
     def lost(self, link: Link, problem: str) -> None:
@@ -180,7 +199,7 @@ class Links:
                 return
             link.acknowledged = link.needs = min(max(offset, link.acknowledged), self.end)
             link.synced = min(max(synced, link.synced), link.acknowledged)
-            self._confirm()
+            self.confirm()
             self.on_progress()
 
     def count(self, offset: int, synced: bool) -> int:

@@ -9,6 +9,7 @@ import asyncio
 import re
 import sys
 
+from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Argv, Reply
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
@@ -16,12 +17,15 @@ from penstock.protocol.errors import NoMasterLink, ReplyError
 from penstock.replication.copying import show_lineage
 from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
 from penstock.replication.follower import State
+from penstock.replication.link import Link
 from penstock.replication.links import Links
 from penstock.replication.roles import Roles
+from penstock.replication.shard import MANAGED, Shard
 from penstock.replication.waits import Waits
 from penstock.storage.persistence import Persistence
 from penstock.storage.writer import NOT_CONFIRMED
 
+_is_name = re.compile(rb"[0-9A-Za-z._-]{1,255}").fullmatch
 _is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
 
 
@@ -36,7 +40,9 @@ class Replication:
         self._links = Links(engine, persistence)
         self._waits = Waits(engine, self._links)
         self._roles = Roles(engine, persistence, self._links, loop)
+        self._roles.on_lead = self._begins_to_lead
         self._links.on_progress = self._progress
+        self.shard = Shard(engine, persistence, self._links, self._roles, loop) if self._config.etcd else None
         engine.replication = self
         self._config.on_change("appendonly", self._log_switches)
         for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
@@ -48,15 +54,21 @@ class Replication:
         """Everything is loaded and the log is open."""
         self._links.opened()
         self._roles.start()
+        if self.shard is not None:
+            self.shard.start()
         self._count_replicas()
 
     def stop(self) -> None:
+        if self.shard is not None:
+            self.shard.stop()
         self._roles.end_following()
         self._links.close_all()
 
     def tick(self) -> None:
         """Many times a second."""
         self._links.tick()
+        if self.shard is not None:
+            self.shard.tick()
         self._progress()
         self._count_replicas()
 
@@ -69,21 +81,33 @@ class Replication:
         for duty in (self._links.acks_change, self._count_replicas, self._roles.link_changed):
             self._loop.call_soon(duty)
 
+    def _begins_to_lead(self) -> None:
+        if self.shard is None:  # a server of a shard does not call itself the leader before its replicas are there
+            self._links.wait_for_all()
+        self._count_replicas()
+
     def _log_switches(self, on: bool) -> None:
         if not on and self._engine.following:
             raise ValueError("a replica keeps a log; REPLICAOF NO ONE first")
+        if not on and self.shard is not None:
+            raise ValueError("a server of a shard keeps a log")
         self._loop.call_soon(self._links.replaced)
 
     def _count_replicas(self) -> None:
         """min-replicas-to-write: whether enough of them follow."""
         engine = self._engine
-        wanted = max(self._config.min_replicas_to_write, self._config.replica_acks)
+        acks = self._config.replica_acks if self.shard is None else 0
+        wanted = max(self._config.min_replicas_to_write, acks)
         lacks = bool(wanted) and not engine.following
         lacks = lacks and self._links.good(self._config.min_replicas_max_lag) < wanted
+        if self.shard is not None:
+            lacks = lacks or self.shard.lacks_replicas
         if lacks != engine.lacks_replicas:
             engine.lacks_replicas = lacks
             engine.require_gates("too few replicas", lacks)
-            if lacks and self._aof.writer is not None:
+            if not lacks:
+                self._links.wait_for_all()
+            elif self._aof.writer is not None:
                 self._aof.writer.confirm(sys.maxsize, NOT_CONFIRMED)
 
     # -- what replicas ask for --------------------------------------------------------------------------------
@@ -99,11 +123,28 @@ class Replication:
                 if not _is_host(value):
                     raise ReplyError("REPLCONF ip-address takes an address, or the name of a host")
                 link.host = value.decode()
+            elif name in (b"node", b"log"):
+                if not _is_name(value):
+                    raise ReplyError(f"REPLCONF {name.decode()} takes a name of letters, digits, dots and dashes")
+                setattr(link, name.decode(), value.decode())
+            elif name == b"epoch":
+                self._admit(link, to_integer(value))
 
-    def acknowledged(self, session: Session, offset: int, synced: int) -> None:
+    def _admit(self, link: Link, epoch: int) -> None:
+        if self.shard is None:
+            raise ReplyError("this server belongs to no shard")
+        self.shard.admit(link, epoch)
+
+    def acknowledged(self, session: Session, offset: int, synced: int, epoch: int | None) -> None:
+        link = self._links.links.get(session.id)
+        if link is not None and (self.shard is not None or epoch is not None) and (epoch or 0) != link.epoch:
+            link.close()  # it speaks of another leader
+            return
         self._links.acknowledged(session, offset, synced)
 
     def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
+        if order and self.shard is not None:
+            raise ReplyError(MANAGED)
         if order and self._engine.following:  # else it was asked before, and the answer was lost
             end = self._aof.feed.end
             if order != "FORCE" and not self._aof.lineage.common(feed, offset, end) == offset == end:
@@ -132,9 +173,13 @@ class Replication:
     # -- what clients ask for ---------------------------------------------------------------------------------
 
     def follow(self, host: str, port: int) -> None:
+        if self.shard is not None:
+            raise ReplyError(MANAGED)
         self._roles.follow(host, port)
 
     def lead(self) -> None:
+        if self.shard is not None:
+            raise ReplyError(MANAGED)
         self._roles.lead()
 
     def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
@@ -151,7 +196,11 @@ class Replication:
             link.tell(*words)
 
     def role(self) -> list[Reply]:
-        return describe_role(self._links, self._roles.follower)
+        return describe_role(self._links, self._roles.follower, self._leads)
+
+    @property
+    def _leads(self) -> bool:
+        return self.shard.leads if self.shard is not None else not self._engine.following
 
     def synchronisations(self) -> tuple[int, int, int]:
         return self._links.full_copies, self._links.continued, self._links.refused
@@ -160,7 +209,8 @@ class Replication:
         follower = self._roles.follower
         leader = describe_leader(follower, self._links.end, self._config) if follower is not None else {}
         return {
-            "role": "slave" if self._engine.following else "master",
+            "role": "master" if self._leads else "slave",
+            **(self.shard.info() if self.shard is not None else {}),
             **leader,
             **describe_replicas(self._links, self._config),
             "master_failover_state": self._roles.failover.step.value,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from penstock.engine.config import ConfigError
 from penstock.engine.directives import DIRECTIVES
@@ -17,7 +18,7 @@ from penstock.engine.dispatch import FOLLOWING, Engine
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.replication.failover import Failover, Step
-from penstock.replication.follower import Follower, State
+from penstock.replication.follower import Follower, Membership, State
 from penstock.replication.links import NO_LOG, Links
 from penstock.storage.notice import notice
 from penstock.storage.persistence import Persistence
@@ -37,7 +38,10 @@ class Roles:
         self.failover = Failover(engine, links, self._start_following, self.lead)
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
-        if self._config.replicaof:
+        self.on_lead: Callable[[], None] = lambda: None  # told when this server was a replica and writes by itself now
+        if self._config.etcd:  # it waits for what its agent says
+            self._set_following(True)
+        elif self._config.replicaof:
             if not self._config.appendonly:
                 raise ConfigError("replicaof: a replica keeps a log. Set appendonly yes")
             self._leader_in_config()
@@ -45,7 +49,7 @@ class Roles:
 
     def start(self) -> None:
         """Everything is loaded and the log is open."""
-        if self._engine.following:
+        if self._config.replicaof:
             self._begin(*self._leader_in_config())
 
     def _leader_in_config(self) -> tuple[str, int]:
@@ -61,13 +65,22 @@ class Roles:
             return
         self._start_following(host, port)
 
-    def _start_following(self, host: str, port: int, order: str = "") -> None:
-        engine = self._engine
-        if not engine.following:
+    def follow_as_member(self, host: str, port: int, membership: Membership) -> None:
+        """Follow the leader of this server's shard."""
+        self.stand_by()
+        self._begin(host, port, membership=membership)
+
+    def stand_by(self) -> None:
+        """Follow no server for now, and change nothing."""
+        if not self._engine.following:
             self._demote()
         else:
             self.end_following()
         self._links.close_all()
+        self.link_changed()
+
+    def _start_following(self, host: str, port: int, order: str = "") -> None:
+        self.stand_by()
         self._config.change([(DIRECTIVES["replicaof"], f"{host} {port}")])
         self._begin(host, port, order)
         notice("this server is a replica of %s:%d now", host, port, of="replication")
@@ -76,14 +89,14 @@ class Roles:
         """From now on nothing changes here but by the feed."""
         engine = self._engine
         engine.lazy.drain()
-        engine.workers.abandon("this server is a replica now")  # what threads would still write is not in the log
+        engine.workers.abandon(Unblocked(DEMOTED))  # what threads would still write is not in the log
         engine.end_unit_early()  # REPLICAOF in a transaction
         try:
             self._persistence.change_role(following=True)
         except OSError as error:
             raise ReplyError(f"the log cannot be written to its end: {error}") from None
-        self._links.opened()
         self._set_following(True)
+        self._links.opened()  # whether replies wait for replicas depends on the role
         for session in list(engine.sessions.values()):
             waiter = session.waiter
             if waiter is not None and waiter.keys and waiter.command.may_write(waiter.argv):
@@ -98,10 +111,11 @@ class Roles:
         engine.require_gates(FOLLOWING, on)
         self.link_changed()
 
-    def _begin(self, host: str, port: int, order: str = "") -> None:
+    def _begin(self, host: str, port: int, order: str = "", membership: Membership | None = None) -> None:
         self.follower = Follower(
-            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, order
-        )
+            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, order,
+            membership,
+        )  # fmt: skip
         self._links.on_written = self.follower.written
         self._task = self._loop.create_task(self.follower.run())
         self.link_changed()
@@ -129,13 +143,15 @@ class Roles:
         except OSError as error:
             raise ReplyError(f"the log cannot be written: {error}") from None
         self.end_following()
-        self._config.change([(DIRECTIVES["replicaof"], "")])
+        if self._config.replicaof:
+            self._config.change([(DIRECTIVES["replicaof"], "")])
         self._links.close_all(but=for_session)  # they learn the name of the new feed when they ask again
-        self._links.opened()
         self._set_following(False)
+        self._links.opened()
         self._engine.clock.refresh()
         self._engine.once.took_over()
         self._engine.streams.started()
+        self.on_lead()
         notice("this server leads now", of="replication")
 
     def link_changed(self) -> None:

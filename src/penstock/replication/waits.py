@@ -53,12 +53,15 @@ class Waits:
         self._waits.append(wait)
         if timeout:
             wait.timer = engine.timers.call_later(timeout / 1000, lambda: self._end(wait))
-        commit = engine.commit
+        engine.timers.call_later(0, lambda: self._when_logged(wait))  # not before the command has returned
+        return NO_REPLY
+
+    def _when_logged(self, wait: _Wait) -> None:
+        commit = self._engine.commit
         if commit is not None and commit.pending:
             commit.hold(lambda _: self._logged(wait), [])
         else:
-            engine.timers.call_later(0, lambda: self._logged(wait))  # not before the command has returned
-        return NO_REPLY
+            self._logged(wait)
 
     @property
     def _log_has_all(self) -> bool:

@@ -21,11 +21,12 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from penstock.protocol._requests cimport RequestReader, iovec
 
 from penstock.engine.clock import Clock
-from penstock.engine.observe import statistics
+from penstock.engine.observe import histograms, statistics
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
 from penstock.engine.declarations import LONG_ARGUMENT
 from penstock.engine.fast_path import FastCommand
 from penstock.engine.concurrency.workers import LongWay
+from penstock.engine.session import Unconfirmed
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, RawPieces, encode
@@ -41,6 +42,7 @@ cdef object _ProtocolError = ProtocolError
 cdef object _ReplyError = ReplyError
 cdef object _LongWay = LongWay
 cdef type _RawPieces = RawPieces
+cdef type _Unconfirmed = Unconfirmed
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
@@ -64,6 +66,9 @@ cdef Py_ssize_t NANOSECONDS = statistics.NANOSECONDS
 cdef Py_ssize_t UNTIMED = statistics.UNTIMED
 cdef Py_ssize_t REJECTED = statistics.REJECTED
 cdef Py_ssize_t FAILED = statistics.FAILED
+cdef Py_ssize_t BUCKETS = statistics.BUCKETS
+cdef Py_ssize_t LAST_BUCKET = statistics.BUCKETS + histograms.BOUNDED
+cdef Py_ssize_t LEAST_BITS = histograms.LEAST_BITS
 
 # places in a FastCommand, which is read as the tuple that it is
 _place = FastCommand._fields.index
@@ -318,11 +323,18 @@ cdef class InnerLoop:
         self, long long *counters, object command, list argv, long long took, Py_ssize_t copies, bint alone
     ) except -1:
         """See inner_loop.InnerLoop._time; `copies` ran together."""
+        cdef Py_ssize_t place = BUCKETS
+        cdef long long rest
         took //= copies
-        counters[NANOSECONDS] += took * copies
         if not alone:
-            counters[NANOSECONDS] += took * counters[UNTIMED]
+            copies += counters[UNTIMED]
             counters[UNTIMED] = 0
+        counters[NANOSECONDS] += took * copies
+        rest = took >> LEAST_BITS
+        while rest and place < LAST_BUCKET:
+            rest >>= 1
+            place += 1
+        counters[place] += copies
         if took >= SLOW:
             self.engine.notice(self.session, command, argv, took)
         return 0
@@ -416,6 +428,10 @@ cdef class InnerLoop:
                                 gathered += size
                             else:
                                 put_piece(&block, raw)
+                    elif type(reply) is _Unconfirmed:
+                        empty_into(&block, self.out)
+                        self.out.append(reply)
+                        gathered += len(reply)
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))

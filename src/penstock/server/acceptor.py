@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from penstock.server.busy_script_io import Unadopted
 from penstock.server.connection import Connection
 from penstock.server.limits import is_local
-from penstock.server.listeners import Listener, shown_address
+from penstock.server.tcp_sockets import Listener, shown_address
 
 if TYPE_CHECKING:
     from penstock.server.app import App

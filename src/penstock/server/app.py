@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import cast
 
 from penstock import commands
@@ -20,6 +21,7 @@ from penstock.server.client_memory import ClientMemory
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
+from penstock.server.metrics.endpoint import MetricsEndpoint
 from penstock.server.replies import Replies
 from penstock.storage.persistence import Persistence
 
@@ -67,7 +69,10 @@ class App:
         self.persistence = Persistence(self.engine, self.loop, self.halt)  # says LOADING until it has loaded
         self.replication = Replication(self.engine, self.persistence, self.loop)
         self.halted = False  # no command runs any more
+        self.metrics = MetricsEndpoint(self)
         self.stop_requested = asyncio.Event()  # set by signals and `halt`; the owner of the app waits for it
+        if self.replication.shard is not None:
+            self.replication.shard.on_agent_gone = self.stop_requested.set
 
     # -- connections ------------------------------------------------------------------------------------------
 
@@ -120,12 +125,14 @@ class App:
         self.limits.fit_maxclients()
         self.listeners.open(self._choose_port)
         try:
+            self.metrics.open()  # while it loads, /readyz says so
             await self.persistence.start(self.stop_requested.is_set)
             self.engine.streams.started()
             if not self.stop_requested.is_set():
                 self.replication.start()
         except BaseException:
             self.listeners.close()
+            self.metrics.close()
             raise
         if self.stop_requested.is_set():
             return
@@ -175,6 +182,7 @@ class App:
         self.halt()
         self.persistence.close()
         await self._let_last_replies_leave()
+        self.metrics.close()
 
     async def _let_workers_finish(self) -> None:
         """Wait for commands that are in threads, but not for long."""
@@ -212,7 +220,9 @@ class App:
                   self.persistence.tick, self.replication.tick, engine.clock.refresh, engine.streams.tick,
                   engine.once.tick, self._expire_unless_under_way]  # fmt: skip
         while True:
+            planned = perf_counter_ns() + 1_000_000_000 // self.config.hz
             await asyncio.sleep(1 / self.config.hz)
+            engine.stats.loop_delays.observe(max(perf_counter_ns() - planned, 0))
             for duty in duties:
                 try:
                     duty()

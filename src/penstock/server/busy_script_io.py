@@ -20,7 +20,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from penstock.server.connection import Connection
-from penstock.server.listeners import Listener
+from penstock.server.tcp_sockets import Listener
 
 if TYPE_CHECKING:
     from penstock.server.app import App

@@ -29,7 +29,7 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.fast_path import FastCommand
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
 from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, REJECTED, SAMPLE, UNTIMED
-from penstock.engine.session import Session
+from penstock.engine.session import Session, Unconfirmed
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, RawPieces, encode
@@ -179,6 +179,9 @@ class InnerLoop(Hooks):
                         for piece in reply.pieces:
                             push(piece)
                             size += len(piece)
+                    elif type(reply) is Unconfirmed:
+                        push(reply)
+                        size += len(reply)
                     else:
                         push(encode(reply, session.protocol))
                         size += len(self.out[-1])

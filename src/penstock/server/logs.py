@@ -1,4 +1,7 @@
-"""The server's log: one record a line, for people or as JSON; levels named as Redis names them."""
+"""The server's log: one record a line, for people or as JSON; levels named as Redis names them.
+
+In JSON a record has a stable event name, and the values of its text by name (log_events.py).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 
 from penstock.engine.config import Config
+from penstock.server.log_events import BY_TEXT, OTHER
 
 LEVELS = {"debug": logging.DEBUG, "verbose": logging.INFO, "notice": 25, "warning": logging.WARNING}
 NOTICE = 25
@@ -25,19 +29,34 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record: time (UTC), level, area, message, process id, the trace if there is one."""
+    """One JSON object a record: time (UTC), level, area, event, message, process id, the values of the text by name,
+    the trace if there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        event = BY_TEXT.get(record.msg) if isinstance(record.msg, str) else None
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "area": record.name.removeprefix("penstock."),
+            "event": event.name if event is not None else OTHER,
             "message": record.getMessage(),
             "pid": record.process,
         }
+        if event is not None and isinstance(record.args, tuple):
+            fields |= zip(event.fields, map(_plain, record.args), strict=False)
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    """A value as JSON can have it: numbers and text as they are, a command as its words."""
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return [_plain(each) for each in value] if isinstance(value, list) else str(value)
 
 
 def configure(config: Config) -> None:

@@ -100,7 +100,7 @@ def _asked_to_stop(app: App, number: int) -> None:
 def _renew_certificates(app: App) -> None:
     """SIGHUP, which a closed terminal sends too: then there is nothing new to read."""
     try:
-        if app.listeners.renew_certificates():
+        if any([app.listeners.renew_certificates(), app.metrics.renew_certificates()]):
             log.log(logs.NOTICE, "Read the certificates for TLS again")
     except ConfigError as error:
         log.error("the old certificates stay in use: %s", error)

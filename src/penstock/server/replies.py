@@ -13,6 +13,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.engine.session import LOST
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, StreamedPieces
 from penstock.server.chunks import Chunks, Pieces
@@ -95,6 +96,10 @@ class Replies(InnerLoop):
         self._hand_over(data)
         return self.transport.get_write_buffer_size()
 
+    def lose(self) -> None:
+        if self.out:
+            self.close(after_reply=False)
+
     def _send_pieces(self, reply: RawPieces) -> None:
         """Take the pieces of a reply as they come; a very large one is sent before the last is made."""
         out = self.out
@@ -112,7 +117,7 @@ class Replies(InnerLoop):
         self._long = self.held_back = True
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self._begin(Pieces(reply.pieces)), [])
+            commit.hold(lambda data: self._begin(Pieces(reply.pieces)) if data is not LOST else self._write(data), [])
         else:
             self._begin(Pieces(reply.pieces))
 
@@ -177,7 +182,9 @@ class Replies(InnerLoop):
         """Send what was held until the log was synced; the client may have disconnected."""
         if self.transport.is_closing():
             return
-        if self._long or self._stalled or self._outgoing is not None:
+        if data is LOST:
+            self.close(after_reply=False)
+        elif self._long or self._stalled or self._outgoing is not None:
             self._line_up([data])
         else:
             self._hand_over(data)

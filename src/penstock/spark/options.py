@@ -64,12 +64,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _url(text: str) -> str:
-    from redis.connection import parse_url  # an eighth of a second, in processes that need no connection too
+    from penstock.client.api.urls import options_of_url  # slow to import, in processes that need no connection too
 
     try:
-        parse_url(text)  # type: ignore[no-untyped-call]
+        options_of_url(text)
     except ValueError:  # what it says may quote a password
-        raise ValueError("an address such as redis://user:password@host:6379/0") from None
+        raise ValueError(
+            "an address such as redis://user:password@host:6379/0, or penstock://a:6379,b:6379/shard"
+        ) from None
     return text
 
 

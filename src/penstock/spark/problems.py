@@ -113,23 +113,13 @@ def sentence(error: BaseException) -> str:
 
 
 _LAST_LINE_OF_A_STACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*): (.+)$", re.MULTILINE)
-_OUR_OWN = (
-    "OptionError",
-    "DataLoss",
-    "ServerUnreachable",
-    "ServerRefuses",
-    "BadEntry",
-    "Fenced",
-)  # these say all there is to say
-
-
-_LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry", "Fenced")
+_LASTING_OF_OURS = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry", "Fenced")
+_OUR_OWN = ("ServerUnreachable", *_LASTING_OF_OURS)  # these say all there is to say
 _OTHER_SOURCES = "sources in the checkpoint offsets"
 """Spark's words for a query that reads other sources than its checkpoint knows."""
-_SQLSTATE = re.compile(r"SQLSTATE: (\w\w)")
-_WRONG_STATES = ("0A", "21", "22", "42")
-"""Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or
-means.
+_LASTING = re.compile(rf"SQLSTATE: (?:0A|21|22|42)|\b(?:{'|'.join(_LASTING_OF_OURS)}): |{_OTHER_SOURCES}")
+"""Of SQLSTATE these classes: not supported, cardinality, data that an expression cannot take, and what a statement
+names or means.
 """
 
 
@@ -141,12 +131,7 @@ def finding(said: str, place: Place | None) -> Finding:
     >>> finding("Python worker failed to connect back.", None).lasting
     False
     """
-    states = _SQLSTATE.findall(said)
-    lasting = any(state in _WRONG_STATES for state in states) or any(
-        re.search(rf"\b{name}: ", said) for name in _LASTING
-    )
-    lasting = lasting or _OTHER_SOURCES in said
-    return Finding(shorten(said), in_statement(said, place), lasting)
+    return Finding(shorten(said), in_statement(said, place), lasting=_LASTING.search(said) is not None)
 
 
 _LINE = re.compile(r"(?:\(line (\d+), pos|\bline (\d+) pos|== SQL \(line (\d+), position)")

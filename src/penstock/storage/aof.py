@@ -57,6 +57,7 @@ class AppendOnlyFile:
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
         self.feed = Feed(self)
         self.on_written: Callable[[bytes], None] = lambda batch: None  # told of each batch that the log has got
+        self.own_writer: Callable[..., LogWriter] = LogWriter  # for a log that is no replica's
 
     @property
     def manifest_path(self) -> Path:
@@ -187,7 +188,7 @@ class AppendOnlyFile:
 
     def _open_writer(self, file: LogFile, on_trouble: Callable[[str | None], None], following: bool) -> None:
         config = self._engine.config
-        kind = FollowerWriter if following else LogWriter
+        kind = FollowerWriter if following else self.own_writer
         self.writer = kind(file, self._loop, config.appendfsync, on_trouble, self._sync, config.aof_timestamp_enabled)
         self.writer.on_written = self.on_written
         self.set_policy(config.appendfsync)

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from penstock.engine.session import Unconfirmed
+from penstock.engine.session import LOST, Unconfirmed
 
 log = logging.getLogger("penstock.storage")
 
@@ -20,17 +20,27 @@ def send_all(replies: list[Held], error: bytes | None = None) -> None:
     """Send replies in order; with an error, those that acknowledge a change become that error."""
     for write, pieces in replies:
         if error is not None:
-            pieces = [error if type(piece) is Unconfirmed else piece for piece in pieces]
+            pieces = [error * piece.commands if type(piece) is Unconfirmed else piece for piece in pieces]
         try:
             write(b"".join(pieces))
         except Exception:  # a bug of ours in one connection must not keep the replies of the others
             log.exception("a reply could not be sent")
 
 
+def lose_all(replies: list[Held]) -> None:
+    """Close the connections that these were for: the replies may not leave any more."""
+    for write, _ in replies:
+        try:
+            write(LOST)
+        except Exception:  # as above
+            log.exception("a connection could not be closed")
+
+
 class Confirmations:
     """Replies to what the log has and too few replicas have yet, in order (`replica-acks`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, send: Callable[[list[Held], bytes | None], None] = send_all) -> None:
+        self._send = send
         self._waiting: deque[tuple[int, list[Held], bytes | None]] = deque()  # by the end of their batch in the feed
 
     def __bool__(self) -> bool:
@@ -48,4 +58,4 @@ class Confirmations:
         """Send what waits for replicas to have the feed up to here; as an error, if they never will."""
         while self._waiting and self._waiting[0][0] <= offset:
             _, replies, own = self._waiting.popleft()
-            send_all(replies, own or error)
+            self._send(replies, own or error)

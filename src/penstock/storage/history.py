@@ -40,6 +40,7 @@ from penstock.storage.machine import memory_of_machine
 from penstock.storage.notice import notice
 from penstock.storage.segment_files import FOLDER, SegmentFiles
 from penstock.storage.stream_places import all_streams, find
+from penstock.storage.unused_memory import UnusedMemory
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Node
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
@@ -107,6 +108,7 @@ class History:
         self._refusing = False  # writes are refused because of this
         self._written = 0  # segments
         self._thread = HistoryThread(loop, self._wrote)
+        self._unused_memory = UnusedMemory(engine.memory, self._thread)
         engine.keyspace.stream_storage.files = self
         engine.config.on_change("stream-memory", self._limit_changes)
         engine.config.on_change("dir", self._folder_changes)
@@ -194,7 +196,9 @@ class History:
         self._loop.call_soon(self._bound)  # the new value holds from then on
 
     def _bound(self) -> None:
-        self._engine.keyspace.stream_storage.most = self.limit or None if self.active else None
+        most = self._engine.keyspace.stream_storage.most = self.limit or None if self.active else None
+        if most is not None:
+            self._unused_memory.bound(most)
 
     def _folder_changes(self, folder: str) -> None:
         """Another folder is not locked for us, and a snapshot there would refer to files in this one."""
@@ -216,6 +220,8 @@ class History:
         self._remove_unneeded()
         if self._moves:
             self._on_disk.evict_oldest()
+            if self.limit:
+                self._unused_memory.tick()
             if self._moving is None:
                 self._move()
             full = self.problem is not None or self._on_disk.is_full(_segment_size(self.limit))

@@ -39,6 +39,10 @@ class KnownFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
+    def __bool__(self) -> bool:
+        """Whether streams have any."""
+        return bool(self._known)
+
     def adopt(self, segment: Segment, source: Source) -> None:
         """Give a segment its file, the same one to all of that name."""
         file = self._known.get(segment.name)

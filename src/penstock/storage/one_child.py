@@ -51,8 +51,7 @@ class OneChild:
         finally:
             engine.lock_gate.reopen()
         self.running, self._work, self.dirty = child, work, engine.keyspace.dirty
-        stats = engine.stats
-        stats.forks, stats.last_fork = stats.forks + 1, child.fork_nanoseconds
+        engine.stats.count_forked(child.fork_nanoseconds)
         engine.latency.note("fork", child.fork_nanoseconds)
         log.info("process %d writes %s", child.pid, child.path)
         return True

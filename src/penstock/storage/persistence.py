@@ -52,7 +52,7 @@ class Persistence:
         self._config = engine.config
         self._stop = stop
         self._lock = FolderLock(Path(engine.config.dir))
-        self.aof = AppendOnlyFile(engine, loop, sync)
+        self.aof = AppendOnlyFile(engine, loop, engine.stats.syncs.timing(sync))
         self._child = OneChild(engine)
         self._saves = Saves(engine, self._child, self._refuse_writes)
         self._rewrites = Rewrites(engine, self.aof, self._child)
@@ -83,7 +83,7 @@ class Persistence:
                 self._lock.take()
                 if not from_log:
                     self.aof.create()
-                self.aof.open(self._log_trouble, following=bool(self._config.replicaof))
+                self.aof.open(self._log_trouble, following=self._engine.following)
         except BaseException:
             self._lock.release()
             raise

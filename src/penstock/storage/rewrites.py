@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.storage")
 
+FEWER = 4
+"""With history, the log grows by at least so many times `auto-aof-rewrite-min-size` before it is rewritten: its base
+stays as small as `stream-memory`, so that it would double, and be rewritten, at each so many bytes for ever.
+"""
+
 
 class Rewrites:
     """See the top of this file. Owned by the loop thread."""
@@ -76,6 +81,8 @@ class Rewrites:
             return False  # asks the disk about sizes only when there is a chance
         size = self._aof.size
         before = max(self._aof.size_at_rewrite, 1)
+        if self.files and size - before < FEWER * config.auto_aof_rewrite_min_size:
+            return False
         return bool(size >= config.auto_aof_rewrite_min_size and (size - before) * 100 // before >= grown_by)
 
     def start(self) -> bool:

@@ -24,7 +24,9 @@ connection means: not acknowledged. The change has happened in memory, is seen b
 being served; this is the one moment when a read can show what a crash takes back), and reaches the disk with the
 retry, so that memory and log agree again. Rejected: undoing the change, which would need the old value of everything
 a command may touch; exiting, as Redis does, which turns a full disk into an outage for readers. Under the other
-two policies a reply never claimed that the change was on disk, so it is sent as it is (as Redis does).
+two policies a reply never claimed that the change was on disk, so it is sent as it is (as Redis does). With
+`replica-acks` it claims, under each policy, that replicas have the change. They get what this file has, so these
+clients get NOREPLICAS, which says that the change was made here only.
 
 A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
 `always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
@@ -35,7 +37,6 @@ Owned by the loop thread, except that the thread writes to and syncs the file wh
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -142,7 +143,7 @@ class LogWriter:
         self._database = -1  # the one that the last entry was for
         self._held: list[Held] = []  # replies that wait for _pieces
         self._leaving: list[Held] = []  # replies that wait for the batch the thread has
-        self._confirmations = Confirmations()  # replies that wait for replicas
+        self._confirmations = Confirmations(self._send)  # replies that wait for replicas
         self._planned = False  # a flush will come
         self._batch = b""  # the batch the thread has
         self._busy = False  # the thread has a batch
@@ -261,19 +262,19 @@ class LogWriter:
         if not self._pieces:
             return
         if self.policy == "always":
-            self._hand_over()
+            batch = self._batch = self._take_batch()
+            self._leaving += self._held
+            self._held = []
+            self._busy = True
+            self._last_try = time.monotonic()
+            self._thread.start(lambda: self.file.append(batch, self._sync))
         else:
-            with contextlib.suppress(OSError):  # it will be tried again
+            failed = False
+            try:
                 self._write_here()
-            self._release()
-
-    def _hand_over(self) -> None:
-        batch = self._batch = self._take_batch()
-        self._leaving += self._held
-        self._held = []
-        self._busy = True
-        self._last_try = time.monotonic()
-        self._thread.start(lambda: self.file.append(batch, self._sync))
+            except OSError:  # it will be tried again
+                failed = True
+            self._release(failed)
 
     def _write_here(self) -> None:
         batch = self._take_batch()
@@ -305,10 +306,14 @@ class LogWriter:
         self._in_trouble(error)
 
     def _release(self, failed: bool = False) -> None:
-        """Send every reply, in order; after a failure under `always` some of them as errors."""
+        """Send every reply, in order; after a failure some of them as errors."""
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
-        error = f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
-        self._leave(leaving, error if failed and self.policy == "always" else None)
+        error = None
+        if failed and self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
+            error = NOT_CONFIRMED
+        elif failed and self.policy == "always":
+            error = f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
+        self._leave(leaving, error)
 
     def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
         """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
@@ -317,7 +322,17 @@ class LogWriter:
             self.pending = True
         else:
             self.pending = bool(self._pieces) and self.trouble is None
-            send_all(replies, error)
+            self._send(replies, error)
+
+    def _send(self, replies: list[Held], error: bytes | None) -> None:
+        """The one place where replies leave."""
+        send_all(replies, error)
+
+    def wait_for_replicas(self) -> None:
+        """Have replies wait until replicas confirm all that the file has now: they may lack some of it."""
+        if self.confirmed_by_replicas:
+            self._confirmations.add(self.file.end, [])
+            self.pending = True
 
     def confirm(self, offset: int, error: bytes | None = None) -> None:
         """Enough replicas have the feed up to here; or, with an error, they will never have it."""

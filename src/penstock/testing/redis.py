@@ -112,13 +112,18 @@ class RedisServer:
         self._process = subprocess.Popen([find_redis().path, *arguments], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            if self._answers():
                 return self
-            except OSError:
-                time.sleep(0.02)
+            time.sleep(0.02)
         self.stop()
-        raise TimeoutError(f"redis-server did not listen on port {self.port} within {seconds} s")
+        raise TimeoutError(f"redis-server did not answer on port {self.port} within {seconds} s")
+
+    def _answers(self) -> bool:
+        """Whether it says anything, even that it loads or wants a password: then it listens everywhere."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+            probe.sendall(b"PING\r\n")
+            return bool(probe.recv(1))
+        return False
 
     def stop(self) -> None:
         if self._process is not None:

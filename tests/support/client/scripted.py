@@ -20,6 +20,8 @@ from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import pack, pack_many
 
 _MORE = object()
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
+NOREPLICAS = b"-NOREPLICAS The change was made here, but too few replicas have it.\r\n"
 
 COMMAND_TABLE = b"*5\r\n" + b"".join(
     b"*3\r\n$%d\r\n%b\r\n:-1\r\n*1\r\n+%b\r\n" % (len(name), name, flag)
@@ -69,6 +71,8 @@ class ScriptedServer:
         self.refuses_clients = False
         self.is_forgetful = False
         self.is_loading = False
+        self.is_replica = False
+        self.lacks_replicas = False  # it runs writes, and cannot say that they will last
         self.connect()
 
     def connect(self) -> None:
@@ -80,19 +84,25 @@ class ScriptedServer:
         self._reader.feed(data)
         replies = []
         while (argv := self._reader.gets()) is not _MORE:
-            replies.append(self._answer(argv))
+            reply = self._answer(argv)
+            replies.append(NOREPLICAS if self.lacks_replicas and b"INCR" in argv else reply)
         return b"".join(replies)
 
     def _answer(self, argv: list[bytes]) -> bytes:
         name = argv[0]
         if name == b"MULTI":
-            self._queue = []
+            self._queue, self._is_aborted = [], False
             return b"+OK\r\n"
         if name == b"EXEC":
             assert self._queue is not None, "EXEC outside of a transaction"
             queue, self._queue = self._queue, None
+            if self._is_aborted:
+                return b"-EXECABORT Transaction discarded because of previous errors.\r\n"
             return b"*%d\r\n" % len(queue) + b"".join(self._run(queued) for queued in queue)
         if self._queue is not None:
+            if self.is_replica and b"INCR" in argv:
+                self._is_aborted = True
+                return READONLY
             self._queue.append(argv)
             return b"+QUEUED\r\n"
         return self._run(argv)
@@ -102,8 +112,12 @@ class ScriptedServer:
             return b"-LOADING the data set is not there yet\r\n"
         if argv[0] == b"PING":
             return b"+PONG\r\n"
+        if argv[0] == b"ROLE":
+            return b"*1\r\n$5\r\nslave\r\n" if self.is_replica else b"*1\r\n$6\r\nmaster\r\n"
         if argv[0] == b"COMMAND":
             return COMMAND_TABLE if self.has_once else b"*0\r\n"
+        if self.is_replica and argv[0] in (b"INCR", b"ONCE", b"ONCEBEGIN", b"ONCEEND"):
+            return READONLY
         if argv[0] in (b"ONCEBEGIN", b"ONCEEND"):
             return self._meet(argv)
         if argv[0] == b"ONCE":
@@ -157,11 +171,11 @@ class World:
     def collect(self) -> None:
         self.finished += self.core.pending.take_finished()
 
-    def connect(self) -> None:
+    def connect(self, server: tuple[str, int] | None = None) -> None:
         self.upstream = self.downstream = b""
         self.server.connect()
         self.core.connecting()
-        self.core.connected(self.now)
+        self.core.connected(self.now, server=server)
         self.collect()
 
     def write(self, limit: int | None = None) -> int:

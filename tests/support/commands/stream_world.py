@@ -190,6 +190,11 @@ class World:
         return world
 
 
+def lasting(group: dict[bytes, Any]) -> dict[bytes, Any]:
+    """What is said of a group, but what changes with time or with a restart."""
+    return {name: value for name, value in group.items() if name not in (b"lag-ms", b"dead-letters")}
+
+
 def visible(world: World, key: bytes = b"k") -> dict[str, Any]:
     """All that clients can find out about a stream, but how it is stored."""
     if key not in world.engine.keyspace[0].data:
@@ -200,6 +205,7 @@ def visible(world: World, key: bytes = b"k") -> dict[str, Any]:
     info = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for storage in (b"bytes-stored", b"nodes-hot", b"nodes-cold", b"history"):
         del info[storage]
+    info[b"groups"] = [lasting(dict(zip(group[::2], group[1::2], strict=True))) for group in info[b"groups"]]
     return {
         "info": info,
         "messages": world.run("TREAD", key, 1, last),

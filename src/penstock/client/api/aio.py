@@ -35,6 +35,7 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
+from penstock.client.api.urls import aio_pool
 from penstock.client.consumer.aio import AioConsumer, send
 from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, aio_follow
 from penstock.client.consumer.terms import ConsumerOptions, Terms
@@ -68,11 +69,14 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
 
     @classmethod
     def from_url(cls, url: str, **given: Unpack[AioUrlOptions]) -> Self:  # type: ignore[override]
-        """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
+        """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`.
+
+        `penstock://a,b,c/orders` names the servers of a shard: the client finds the one that leads (api/urls.py).
+        """
         kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs, "single_connection_client")
         auto_close = kwargs.pop("auto_close_connection_pool", True)
-        client = cls(connection_pool=redis.asyncio.ConnectionPool.from_url(url, **kwargs), **options)
+        client = cls(connection_pool=aio_pool(url, **kwargs), **options)
         client.auto_close_connection_pool = auto_close
         return client
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from penstock.client.api.pipeline import total
 from penstock.client.api.stream_replies import CALLBACKS
 from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerContact, Settings, check_called
-from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
+from penstock.client.drivers.connecting import SETTINGS, encoding_of, finds_leader, settings_from
 from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
@@ -83,6 +83,7 @@ class ClientBody(ABC, Generic[L]):
         self._is_shared = is_shared
         self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
         self._contact = options.pop(_CONTACT, None) or ServerContact()
+        self._contact.finds_leader = finds_leader(self.connection_pool)
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)

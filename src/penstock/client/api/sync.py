@@ -35,6 +35,7 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
+from penstock.client.api.urls import sync_pool
 from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, follow
 from penstock.client.consumer.sync import Consumer, send
 from penstock.client.consumer.terms import ConsumerOptions, Terms
@@ -68,10 +69,13 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
 
     @classmethod
     def from_url(cls, url: str, **given: Unpack[UrlOptions]) -> Self:  # type: ignore[override]
-        """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
+        """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`.
+
+        `penstock://a,b,c/orders` names the servers of a shard: the client finds the one that leads (api/urls.py).
+        """
         kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs, "single_connection_client")
-        client = cls(connection_pool=redis.ConnectionPool.from_url(url, **kwargs), **options)
+        client = cls(connection_pool=sync_pool(url, **kwargs), **options)
         client.auto_close_connection_pool = True
         return client
 

@@ -10,6 +10,8 @@ import logging
 
 import redis
 
+from penstock.client.delivery import State
+from penstock.client.engine.unserved import verdict
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.protocol import errors as protocol_errors
 
@@ -30,6 +32,7 @@ _PASSING = (
     protocol_errors.Busy,
     protocol_errors.Loading,
     protocol_errors.Misconf,
+    protocol_errors.NoReplicas,
     protocol_errors.ReadOnly,
 )
 _FINAL = (ClientClosed, redis.AuthenticationError, redis.exceptions.AuthorizationError)
@@ -37,11 +40,13 @@ _FINAL = (ClientClosed, redis.AuthenticationError, redis.exceptions.Authorizatio
 
 def may_pass(error: Exception) -> bool:
     """Whether the same command may succeed later."""
-    return isinstance(error, _PASSING) and not isinstance(error, _FINAL)
+    return (isinstance(error, _PASSING) and not isinstance(error, _FINAL)) or verdict(str(error)) is not None
 
 
 def may_have_run(error: Exception) -> bool:
     """Whether the command that got this error may have been executed."""
+    if verdict(str(error)) is State.WRITTEN:
+        return True
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
         error, NotSent | redis.BusyLoadingError
     )

@@ -19,7 +19,7 @@ from typing import Any
 import redis
 
 from penstock.client.drivers.base import DrivenConnection
-from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening, report_failure
+from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening, report_failure, server_of
 from penstock.client.drivers.pool_handoff import Leave, identities_left
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
@@ -230,7 +230,7 @@ class AioConnection(DrivenConnection):
             return
         self._protocol = ClientProtocol(self, redis_connection)
         give_up_soon(self._protocol.transport.get_extra_info("socket"), self.core.settings.silence_timeout)
-        self.core.connected(loop.time(), identities_left(redis_connection))
+        self.core.connected(loop.time(), identities_left(redis_connection), server_of(redis_connection))
         self._act(loop)
 
     def received(self, protocol: ClientProtocol, data: memoryview | bytes) -> None:

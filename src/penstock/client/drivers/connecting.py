@@ -18,6 +18,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from penstock.client.delivery import Settings
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import pack
+from penstock.client.events import Node
 
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds; redis-py's default, 0, stands for this."""
@@ -45,6 +46,12 @@ def connection_maker(pool: Any, retry: Any, on_connect: Any = None) -> Callable[
     if on_connect is not None:
         options["redis_connect_func"] = on_connect
     return partial(pool.connection_class, **options)
+
+
+def finds_leader(pool: Any) -> bool:
+    """Whether the pool looks for the leader before every connection: those of shards, and redis-py's for Sentinel."""
+    options = pool.connection_kwargs
+    return "shard" in options or ("connection_pool" in options and bool(getattr(pool, "is_master", True)))
 
 
 class _Packer:
@@ -89,6 +96,12 @@ def report_failure(core: ConnectionCore, error: Exception, connection: Any, now:
         core.refused(error, now)
     else:
         core.connect_failed(not_opened(error, connection), now)
+
+
+def server_of(connection: Any) -> Node | None:
+    """Where an open connection leads; None if that is no host and port."""
+    host = getattr(connection, "host", None)
+    return (host, connection.port) if host else None
 
 
 def limit_opening(connection: Any, seconds: float | None) -> None:

@@ -67,7 +67,7 @@ class PoolHandoff:
         if not core.is_idle or core.session.is_changed:
             return False
         connection.penstock_identities = core.exactly_once.finished_identities()
-        if len(self._left) >= pool.max_connections or _is_of_sentinel(pool):
+        if len(self._left) >= pool.max_connections or _is_asked_before(pool):
             return False
         if "disconnect" not in pool.__dict__:
             pool.disconnect = self._disconnect
@@ -104,6 +104,6 @@ _of_parents: list[Any] = []
 """In a child: what is the parent's to close."""
 
 
-def _is_of_sentinel(pool: Any) -> bool:
-    """A sentinel must be asked for the master before every connection."""
-    return "connection_pool" in pool.connection_kwargs
+def _is_asked_before(pool: Any) -> bool:
+    """Whether the server is looked for before every connection: the leader of a shard, or what Sentinel names."""
+    return "shard" in pool.connection_kwargs or "connection_pool" in pool.connection_kwargs

@@ -33,7 +33,7 @@ from time import monotonic
 import redis
 
 from penstock.client.drivers.base import DrivenConnection
-from penstock.client.drivers.connecting import report_failure
+from penstock.client.drivers.connecting import report_failure, server_of
 from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
 from penstock.client.drivers.pool_handoff import Leave, identities_left
 from penstock.client.drivers.socket_io import ClientSocket
@@ -412,7 +412,7 @@ class SyncConnection(DrivenConnection):
                     return
                 self._write_turn.is_taken, self._socket = True, sock
                 self._poll.register(sock.raw, POLLIN)
-                self.core.connected(monotonic(), identities_left(redis_connection))
+                self.core.connected(monotonic(), identities_left(redis_connection), server_of(redis_connection))
                 turn = self._write_turn.take(sock)
         except BaseException:
             if self._socket is not sock:  # an interrupt: no other thread knows of it

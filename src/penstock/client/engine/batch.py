@@ -72,8 +72,12 @@ class Batch:
     end = 0
     reached: list[State] | State = State.QUEUED
     """The furthest each command came on earlier connections; one state for all of a transaction."""
-    skipped: dict[int, Exception] | None = None
-    """Commands that must not be written again, and what they fail with."""
+    skipped: dict[int, Any] | None = None
+    """Commands that must not be written again, and their results: mostly what they fail with."""
+    unserved: dict[int, State] | None = None
+    """Commands that the server could not run, by their replies, and whether they ran all the same (unserved.py)."""
+    waits_for_leader = False
+    """A server did not run it, or did not get it, because it does not lead: it waits for the leader at every level."""
     numbered: tuple[object, int] | None = None
     """The OnceNumbers that gave it its numbers, and the last of them."""
     learned = 0
@@ -201,11 +205,11 @@ class Batch:
             return [instead if instead is not None and isinstance(failed, NotSent) else failed] * self.count
         results, skipped = list(self.replies), self.skipped or {}
         for index in range(len(results), self.count):
-            failed = skipped.get(index) or self.failure(index, why, unsent, unknown)
+            failed = skipped[index] if index in skipped else self.failure(index, why, unsent, unknown)
             results.append(instead if instead is not None and isinstance(failed, NotSent) else failed)
         return results
 
-    def skip(self, failures: dict[int, Exception]) -> None:
+    def skip(self, failures: dict[int, Any]) -> None:
         """Some commands are not to be written again; if that is the end of a transaction, it is of all of it."""
         if self.atomic:
             self.replies[:] = [next(iter(failures.values()))] * self.count
@@ -260,6 +264,7 @@ def lay_out(kind: type[Batch], first: Batch) -> None:
             if not (name.startswith("__") or callable(value) or hasattr(value, "__get__")):
                 setattr(first, name, value)
     first.results = []
+    assert len(vars(first)) <= 30, "CPython gives the objects of a class with more attributes a dict each"
 
 
 lay_out(Batch, Batch((), b""))

@@ -36,7 +36,7 @@ How to drive it:
 
 Its parts: pending.py (the queue and its bounds), writing.py and replies.py (bytes), handshake.py (what a connection
 begins with), session_state.py (what it must remember), exactly_once.py (ONCE), reconnecting.py (when to connect),
-timeouts.py (the clock), recovery.py (the table above).
+timeouts.py (the clock), recovery.py (the table above), unserved.py (servers that do not lead).
 
 Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, and many callers could not share
 the connection; and a test could not choose the order of events.
@@ -69,7 +69,7 @@ from penstock.client.errors import (
     OutcomeUnknown,
     stated,
 )
-from penstock.client.events import Event, Replayed
+from penstock.client.events import Event, Node, Replayed
 
 _AT_MOST_ONCE = Delivery.AT_MOST_ONCE  # looked up for each command, which an enum makes slow
 
@@ -84,11 +84,11 @@ class ConnectionCore:
         self.settings = settings
         self.session = SessionState()
         self.pending = PendingBatches(settings)
-        contact = contact or ServerContact()
+        contact = self._contact = contact or ServerContact()
         self.reader = ReplyReader(encoding, encoding_errors, contact)
         self._handshake = Handshake()  # nothing else is given out before its replies
         self.exactly_once = ExactlyOnce(self._handshake, settings)
-        self.writer = RequestWriter(self.pending, self._handshake, self.exactly_once)
+        self.writer = RequestWriter(self.pending, self._handshake, self.exactly_once, self.session, contact)
         self._awaiting = self.writer.awaiting
         self.timeouts = Timeouts(settings, self.pending, self._awaiting)
         self._reconnecting = Reconnecting(settings, jitter, contact)
@@ -98,6 +98,7 @@ class ConnectionCore:
         )
         self.events: list[Event] = []
         """What `take_events` will give."""
+        self._server: Node | None = None
         self.is_closed = False
 
     @property
@@ -217,13 +218,14 @@ class ConnectionCore:
         """A driver has begun to open a connection."""
         self._reconnecting.opening()
 
-    def connected(self, now: float, left: Sequence[str] = ()) -> None:
+    def connected(self, now: float, left: Sequence[str] = (), server: Node | None = None) -> None:
         """A connection is open, and redis-py's part of the handshake is done. `left` are identities of ONCE that were
-        used on it by another client, and are to be ended.
+        used on it by another client, and are to be ended. `server` is the one that it leads to.
         """
+        self._server = server
         was_reached, event = self._reconnecting.was_reached, self._reconnecting.opened(now)
-        self.reader.begin()
-        self.writer.begin()
+        self.reader.begin(self._awaiting)
+        self.writer.begin(now, server)
         self.timeouts.heard = now
         self.exactly_once.forget_server()
         self._handshake.restore(self.session)
@@ -237,6 +239,7 @@ class ConnectionCore:
             self.counters.reconnects += 1
             self.events.append(event)
         self.pending.filter()
+        self._recovery.fail_silent(server)
         again = [
             batch.described(index)
             for batch in self.pending.queue
@@ -253,6 +256,8 @@ class ConnectionCore:
         """
         self._reconnecting.is_opening = False
         self._reconnecting.reason = str(error)
+        for batch in self.pending.queue:
+            batch.waits_for_leader &= batch.deadline is not None  # else it would wait for ever
         self._retry(now)
         unsent = NotSentInTime if isinstance(error, redis.TimeoutError) else NotSent
         if not self._reconnecting.was_reached:
@@ -276,12 +281,14 @@ class ConnectionCore:
         if not reconnecting.up:
             return
         reconnecting.up, reconnecting.lost_at = False, now
+        was_left = self.writer.is_left
         self._recovery.take_back()
         self._recovery.hold_or_fail(error)
-        self._retry(now)
+        self._retry(now, was_left)
 
-    def _retry(self, now: float) -> None:
-        self._reconnecting.retry(now, bool(self.pending.queue) and not self.is_closed)
+    def _retry(self, now: float, was_left: bool = False) -> None:
+        retry = self._reconnecting.left if was_left else self._reconnecting.retry
+        retry(now, bool(self.pending.queue) and not self.is_closed)
         self._reconnecting.hurry(now, self.pending.first_deadline())
 
     @property
@@ -304,7 +311,7 @@ class ConnectionCore:
     @property
     def has_output(self) -> bool:
         """Whether `output` may have something to give."""
-        return self.up and bool(self._handshake or self.pending.queue)
+        return self.up and not self.writer.is_left and bool(self._handshake or self.pending.queue)
 
     def output(self) -> bytes:
         """Bytes to write next; b"" if there are none, or none may be given out yet."""
@@ -334,12 +341,20 @@ class ConnectionCore:
         except redis.InvalidResponse as error:
             self.lost(error, now)
             return True
+        if self.writer.is_left and not self._awaiting:
+            self.lost(redis.ConnectionError(self._reconnecting.reason), now)
+            return True
         return False
 
     def _complete(self, batch: Batch) -> None:
         if batch.is_handshake:
             name, reply = self._handshake.answered(batch)
+            if name == "ROLE" and reply[:1] != [b"master"]:
+                self.writer.leave()
+                self._reconnecting.reason = "the server does not lead any more"
             self.exactly_once.take_reply(name, reply, self.settings.delivery, self.pending)
+            return
+        if batch.unserved is not None and self._recovery.take_unserved(batch):
             return
         self._backoff.failures = 0
         if batch.notable:
@@ -374,12 +389,12 @@ class ConnectionCore:
         silent = now >= timeouts.silent_at()
         if silent:
             head = self._awaiting[0]
-            if not head.is_handshake and not head.is_finished:
+            if self._contact.finds_leader:
+                self._recovery.silent = (head, self._server)
+            elif not head.is_handshake and not head.is_finished:
                 # The server may be busy with this very command: sent again it would only make things worse.
                 head.remember(writer.handed, writer.sent)
-                head.fail_first("nothing came from the server")
-                if len(head.replies) == head.count:
-                    self.pending.finish(head, list(head.replies))
+                self._recovery.fail_first(head)
             self.lost(redis.TimeoutError("nothing came from the server"), now)
         elif blocked:
             self._take_back_blocked(now)

@@ -335,6 +335,7 @@ COMMANDS = frozenset(
         "ONCEBEGIN",
         "ONCEEND",
         "ONCEKEPT",
+        "PEEK",
         "PERSIST",
         "PEXPIRE",
         "PEXPIREAT",

@@ -55,7 +55,7 @@ class OnceNumbers:
 
     def number(self, batch: Batch, writes: WriteCommands, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
-        if batch.attempts or batch.numbered is not None:
+        if batch.numbered is not None or (batch.attempts and not batch.waits_for_leader):
             return
         decided = writes.decided.get
         chosen = bytearray(batch.count)

@@ -27,6 +27,8 @@ class Reconnecting:
         self._settings = settings
         self._contact = contact
         self.backoff = Backoff(settings, jitter)
+        self._search = Backoff(settings, jitter)  # for servers that answer, and do not lead
+        self._left_at = 0.0
         self._hurried_until = 0.0  # no other attempt is brought forward before
         self.up = False
         """There is a connection."""
@@ -75,6 +77,16 @@ class Reconnecting:
     def retry(self, now: float, is_needed: bool) -> None:
         """An attempt, or a connection, failed: open the next one after a delay if commands need it."""
         at = self.backoff.failed(now)
+        self.connect_at = at if is_needed else None
+
+    def left(self, now: float, is_needed: bool) -> None:
+        """The connection was left because the server does not lead: look for the leader at once. If that leads to such
+        a server again, wait longer each time: replies to reads, which it gives, do not count.
+        """
+        if now - self._left_at > 2 * self._settings.backoff_cap:
+            self._search.failures = 0
+        self._left_at = now
+        self.backoff.retry_at = at = self._search.failed(now)
         self.connect_at = at if is_needed else None
 
     def hurry(self, now: float, deadline: float) -> None:

@@ -24,8 +24,10 @@ from penstock.client.engine.pending import PendingBatches
 from penstock.client.engine.reconnecting import Reconnecting
 from penstock.client.engine.replies import ReplyReader
 from penstock.client.engine.session_state import SessionState
+from penstock.client.engine.unserved import take_back
 from penstock.client.engine.writing import RequestWriter
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, TransactionLost
+from penstock.client.events import Node
 
 INTERRUPTED = "the thread that used the connection was interrupted"
 
@@ -47,6 +49,10 @@ class Recovery:
         self._writer, self._reader, self._handshake = writer, reader, handshake
         self.is_transaction_lost = False
         """A connection with an open WATCH or MULTI was lost, and its caller has not been told yet."""
+        self.silent: tuple[Batch, Node | None] | None = None
+        """What was not answered before the connection was given up, and the server that did not: sent there again it
+        would only make things worse.
+        """
 
     # -- callers that wait no longer ----------------------------------------------------------------------------
 
@@ -85,16 +91,21 @@ class Recovery:
 
     def take_back(self) -> None:
         """Move what was given out and has no reply to the head of the queue, in order; drop finished batches."""
-        awaiting, queue = self._writer.awaiting, self._pending.queue
+        awaiting, queue, unserved = self._writer.awaiting, self._pending.queue, self._writer.unserved
         self._handshake.clear()
         self._reader.end()
-        for batch in awaiting:
+        for batch in (*unserved, *awaiting):
             if batch.notable:
                 self._session.learn(batch)
+        if self._writer.is_left:
+            for batch in queue:
+                batch.waits_for_leader = True  # it would have been written, had the connection not been left
         queued = set(map(id, queue))
-        waiting = [batch for batch in awaiting if not batch.is_handshake and id(batch) not in queued]
+        returned = set(map(id, unserved))
+        given = [*unserved, *(batch for batch in awaiting if id(batch) not in returned)]
+        waiting = [batch for batch in given if not batch.is_handshake and id(batch) not in queued]
         for batch in waiting:
-            if batch.is_finished:
+            if batch.is_finished or id(batch) in returned:
                 continue
             if len(batch.replies) == batch.count:  # an interrupt kept it from being finished
                 self.finish_repeated(batch)
@@ -110,6 +121,19 @@ class Recovery:
                     self._pending.finish(batch, list(batch.replies))
         queue.extendleft([batch for batch in reversed(waiting) if not batch.is_finished])
         awaiting.clear()
+        unserved.clear()
+        self._writer.is_left = False
+
+    def take_unserved(self, batch: Batch) -> bool:
+        """The server could not run some of it, because it does not lead. False if its caller gets the replies."""
+        assert batch.unserved is not None
+        self._writer.leave()
+        reply = batch.replies[next(reversed(batch.unserved))]
+        self._reconnecting.reason = f"the server does not lead: {reply}"
+        if batch.is_finished or not take_back(batch):
+            return batch.is_finished
+        self._writer.unserved.append(batch)
+        return True
 
     def hold_or_fail(self, error: Exception) -> None:
         """There is no connection any more: fail what must not wait for the next one."""
@@ -123,6 +147,20 @@ class Recovery:
             self.fail_at_most_once(why, NotSent, error)
             self._pending.filter()
 
+    def fail_first(self, batch: Batch) -> None:
+        """The server did not answer the first command of a batch; the others are written again."""
+        batch.fail_first("nothing came from the server")
+        if len(batch.replies) == batch.count:
+            self._pending.finish(batch, list(batch.replies))
+
+    def fail_silent(self, server: Node | None) -> None:
+        """A connection leads to this server: fail what it did not answer before. Another server may answer it."""
+        silent, self.silent = self.silent, None
+        if silent is not None:
+            batch, there = silent
+            if there is not None and there == server and not (batch.is_finished or batch.is_handshake):
+                self.fail_first(batch)
+
     def fail_all(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
         cause: Exception | None = None, instead: Exception | None = None,
@@ -132,11 +170,15 @@ class Recovery:
         self._reconnecting.connect_at = None
 
     def fail_at_most_once(self, why: str, unsent: type[NotSent], cause: Exception) -> None:
-        """Fail what must not wait for a connection, by the level as it is now or by that of its submission."""
-        if self._settings.delivery is Delivery.AT_MOST_ONCE:
-            self.fail_all(why, unsent, OutcomeUnknown, cause)
-            return
-        self._pending.fail_queued(why, unsent, OutcomeUnknown, cause, is_meant=lambda batch: batch.is_at_most_once)
+        """Fail what must not wait for a connection, by the level as it is now or by that of its submission. What was
+        not run for want of a leader waits at every level.
+        """
+        is_level = self._settings.delivery is Delivery.AT_MOST_ONCE
+
+        def is_meant(batch: Batch) -> bool:
+            return (is_level or batch.is_at_most_once) and (batch.was_written or not batch.waits_for_leader)
+
+        self._pending.fail_queued(why, unsent, OutcomeUnknown, cause, is_meant=is_meant)
         if not self._pending.queue:
             self._reconnecting.connect_at = None
 

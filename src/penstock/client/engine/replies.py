@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import hiredis
@@ -17,11 +18,21 @@ import redis
 from penstock.client.delivery import ServerContact, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.large_reply import HINT, LargeReply
+from penstock.client.engine.unserved import verdict
 from penstock.client.errors import reply_error, stated
 
 CLOGGED = 1 << 20
 """Bytes of a reply behind which small ones should not wait."""
 _MORE: Final = object()
+
+
+def _noted_error(awaiting: deque[Batch], line: str) -> Exception:
+    """The exception for an error reply; the batch it is for takes a note if the server could not run the command."""
+    reached = verdict(line)
+    if reached is not None and awaiting:
+        batch = awaiting[0]
+        batch.unserved = {**(batch.unserved or {}), len(batch.replies): reached}
+    return reply_error(line)
 
 
 class ReplyReader:
@@ -37,10 +48,11 @@ class ReplyReader:
         self.is_clogged = False
         """More than CLOGGED bytes of a reply, or of those of one batch, are coming in; others would wait long here."""
 
-    def begin(self) -> None:
+    def begin(self, awaiting: deque[Batch]) -> None:
         """A new connection."""
+        error = partial(_noted_error, awaiting) if self._contact.finds_leader else reply_error
         self._reader = hiredis.Reader(
-            protocolError=redis.InvalidResponse, replyError=reply_error, notEnoughData=_MORE, **self._options
+            protocolError=redis.InvalidResponse, replyError=error, notEnoughData=_MORE, **self._options
         )
         self._between = True
 

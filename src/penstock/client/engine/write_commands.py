@@ -58,13 +58,22 @@ class WriteCommands:
         return "ONCEBEGIN" in self._known
 
 
+_OWN = WriteCommands(COMMANDS, WRITES)
+_KNOWN = frozenset(COMMANDS)
+
+
+def only_reads(arguments: Sequence[Any]) -> bool:
+    """Whether a command is one of Penstock's that changes nothing, so that it may run a second time."""
+    return name_of(arguments) in _KNOWN and arguments not in _OWN
+
+
 _by_digest: dict[str, WriteCommands] = {}
 
 
 def known_table(digest: str) -> WriteCommands | None:
     """The table of this digest, if it is known."""
     if not _by_digest:
-        _by_digest[command_digest(COMMANDS, WRITES)] = WriteCommands(COMMANDS, WRITES)
+        _by_digest[command_digest(COMMANDS, WRITES)] = _OWN
     return _by_digest.get(digest)
 
 

@@ -1,4 +1,5 @@
-"""OpenTelemetry: spans for commands and pipelines, and trace context that travels in messages. An optional extra.
+"""OpenTelemetry: spans and metrics of commands and of the work on messages, and trace context that travels in
+messages. An optional extra.
 
     pip install 'penstock[otel]'
 
@@ -6,7 +7,8 @@
     tracing.instrument()        # or start the program with opentelemetry-instrument
 
 `instrument` replaces the few methods that run commands (spans.py) by ones that make a span around the call, so a
-program that does not use it pays nothing. Only OpenTelemetry's API is needed; without an SDK the spans go nowhere.
+program that does not use it pays nothing. Only OpenTelemetry's API is needed; without an SDK the spans and the metrics
+(measures.py) go nowhere.
 
 The instrumentation of redis-py wraps methods of redis.Redis, which our clients override: it would record nothing of
 them, and say nothing. So a client that is made while redis-py is instrumented calls `instrument` by itself.

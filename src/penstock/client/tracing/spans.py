@@ -1,7 +1,8 @@
-"""A span around each command and each pipeline of the clients.
+"""A span around each command and each pipeline of the clients, and around the work on each message of a consumer.
 
 Names and attributes follow OpenTelemetry's conventions for databases. A command that fails has its error in the span,
-and in `penstock.state` how far it came. Arguments are not recorded: they are the user's data.
+and in `penstock.state` how far it came. Arguments are not recorded: they are the user's data. What a span measures is
+a metric too (measures.py).
 
 Rejected: a span inside the core. It would need the context of each caller, which only the calling method has; and every
 program would pay for the question whether there are spans.
@@ -14,11 +15,14 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import redis
 
 from penstock.client.engine.command_kinds import name_of
+from penstock.client.events import Event, Listeners
+from penstock.client.tracing.measures import Measures
 
 _EXTRA = "tracing needs OpenTelemetry's API: pip install 'penstock[otel]'"
 
@@ -94,10 +98,25 @@ _PLACES: tuple[tuple[str, str, str, Callable[..., Described | None]], ...] = tup
 )
 """Module, class and method of every call that gets a span."""
 
+_CONSUMERS = (
+    ("penstock.client.consumer.sync", "Consumer", "middleware"),
+    ("penstock.client.consumer.aio", "AioConsumer", "aio_middleware"),
+)
+"""Module and class of the consumers, and what makes a span around their body."""
+
+
+class Providers(NamedTuple):
+    """Those that `instrument` was given; None for the global ones."""
+
+    tracer: Any = None
+    meter: Any = None
+
+
 _originals: dict[tuple[type, str], Any] = {}
 """The methods that were replaced; empty while nothing is traced. Changed by `instrument` and `uninstrument` only."""
-_providers: list[Any] = []
-"""The provider that `instrument` was given."""
+_given: list[Providers] = []
+_measures: list[Measures] = []
+"""The instruments that are used, made when they are first needed."""
 
 
 def get_tracer() -> Any:
@@ -106,25 +125,41 @@ def get_tracer() -> Any:
         from opentelemetry import trace
     except ImportError as error:
         raise ImportError(_EXTRA) from error
-    return trace.get_tracer("penstock", tracer_provider=_providers[-1] if _providers else None)
+    return trace.get_tracer("penstock", tracer_provider=_given[-1].tracer if _given else None)
 
 
-def instrument(tracer_provider: Any = None) -> None:
-    """Make spans for the commands of all clients of this process, with this provider or the global one."""
+def get_measures() -> Measures:
+    """The instruments of our metrics, likewise."""
+    if not _measures:
+        _measures.append(Measures(_given[-1].meter if _given else None))
+    return _measures[-1]
+
+
+def instrument(tracer_provider: Any = None, meter_provider: Any = None) -> None:
+    """Make spans and metrics for the commands of all clients of this process, and for the messages of consumers that
+    are run (`run`), with these providers or the global ones.
+    """
     uninstrument()
-    if tracer_provider is not None:
-        _providers.append(tracer_provider)
-    tracer = get_tracer()
+    _given.append(Providers(tracer_provider, meter_provider))
+    tracer, measures = get_tracer(), get_measures()
+    span = functools.partial(_span, tracer, measures)
     for module, owner, method, describe in _PLACES:
-        cls = getattr(importlib.import_module(module), owner)
-        original = cls.__dict__[method]
-        _originals[cls, method] = original
-        setattr(cls, method, _traced(original, describe, functools.partial(_span, tracer)))
+        _replace(module, owner, method, functools.partial(_traced, describe=describe, span=span))
+    for module, owner, layer in _CONSUMERS:
+        _replace(module, owner, "run", functools.partial(_with_spans, layer=layer))
+    _replace(Listeners.__module__, "Listeners", "tell", functools.partial(_measured, measures=measures))
+
+
+def _replace(module: str, owner: str, method: str, make: Callable[[Any], Any]) -> None:
+    cls = getattr(importlib.import_module(module), owner)
+    original = _originals[cls, method] = cls.__dict__[method]
+    setattr(cls, method, make(original))
 
 
 def uninstrument() -> None:
-    """Make no more spans."""
-    _providers.clear()
+    """Make no more spans and metrics."""
+    _given.clear()
+    _measures.clear()
     while _originals:
         (cls, method), original = _originals.popitem()
         setattr(cls, method, original)
@@ -140,12 +175,12 @@ def follow_redis_py() -> None:
 class Instrumentor:
     """What `opentelemetry-instrument` looks for (entry point opentelemetry_instrumentor)."""
 
-    def instrument(self, tracer_provider: Any = None, **others: Any) -> None:
-        """Make spans from here on."""
-        instrument(tracer_provider)
+    def instrument(self, tracer_provider: Any = None, meter_provider: Any = None, **others: Any) -> None:
+        """Make spans and metrics from here on."""
+        instrument(tracer_provider, meter_provider)
 
     def uninstrument(self, **others: Any) -> None:
-        """Make no more spans."""
+        """Make no more of them."""
         uninstrument()
 
 
@@ -173,17 +208,48 @@ def _traced(original: Any, describe: Callable[..., Described | None], span: Call
     return run
 
 
+def _with_spans(original: Any, layer: str) -> Any:
+    """`run` of a consumer, with a span around its body, unless the caller has put one there."""
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, middleware: Any = (), **kwargs: Any) -> Any:
+        if not any(getattr(each, "makes_spans", False) for each in middleware):
+            make = getattr(importlib.import_module("penstock.client.tracing.context"), layer)
+            terms = self._core.terms
+            middleware = [make(_text(terms.key), _text(terms.group)), *middleware]
+        return original(self, *args, middleware=middleware, **kwargs)
+
+    return run
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def _measured(original: Any, measures: Measures) -> Any:
+    @functools.wraps(original)
+    def tell(self: Listeners, event: Event) -> None:
+        measures.happened(event)
+        original(self, event)
+
+    return tell
+
+
 @contextmanager
-def _span(tracer: Any, described: Described) -> Iterator[None]:
+def _span(tracer: Any, measures: Measures, described: Described) -> Iterator[None]:
     from opentelemetry.trace import SpanKind
 
     name, attributes = described
+    began = perf_counter()
     with tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes) as span:
         try:
             yield
         except Exception as error:
-            span.set_attribute("error.type", type(error).__qualname__)
+            attributes["error.type"] = type(error).__qualname__
+            span.set_attribute("error.type", attributes["error.type"])
             state = getattr(error, "state", None)
             if state is not None:
                 span.set_attribute("penstock.state", state.name)
             raise
+        finally:
+            measures.ran(perf_counter() - began, attributes)

@@ -24,9 +24,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from itertools import count
+from time import perf_counter_ns
 from typing import NamedTuple
 
 from penstock.engine.concurrency.busy_names import BusyNames
+from penstock.engine.observe.histograms import Histogram
 
 Table = dict[bytes, "KeyLock"]  # one for each database
 
@@ -68,11 +70,12 @@ class KeyLock:
 class Wait:
     """A command that waits."""
 
-    __slots__ = ("places", "since", "takes", "ticket", "wants", "who")
+    __slots__ = ("began", "places", "since", "takes", "ticket", "wants", "who")
 
     def __init__(self, who: object, wants: list[Want], takes: bool, now: int, ticket: int) -> None:
         self.who = who
         self.since = now  # milliseconds since 1970
+        self.began = perf_counter_ns()
         self.wants = wants
         self.takes = takes
         self.ticket = ticket  # the earlier one has the lower ticket
@@ -91,6 +94,7 @@ class Locks:
         self.read_locks = 0
         self.write_locks = 0
         self.waiting: dict[Wait, None] = {}
+        self.waits = Histogram()  # those that are over
         self.writes_denied = False
         self.fork_queue: dict[KeyLock, None] = {}  # keys where a command waits for write locks to be allowed again
         self._held: dict[object, list[KeyLock]] = {}  # by owner
@@ -216,6 +220,7 @@ class Locks:
 
     def _forget(self, wait: Wait) -> None:
         del self.waiting[wait]
+        self.waits.observe(perf_counter_ns() - wait.began)
         places, wait.places = wait.places, []
         for lock in places:
             del lock.queue[wait]

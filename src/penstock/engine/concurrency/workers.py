@@ -413,15 +413,16 @@ class Workers:
             if waiter.session.waiter is waiter:
                 self._engine.blocking.run_again(waiter.session)
 
-    def abandon(self, reason: str = "the server is shutting down") -> None:
+    def abandon(self, error: ReplyError | None = None) -> None:
         """Abandon all work under way: nothing of it will be written, and its clients get an error."""
+        if error is None:
+            error = ReplyError("the server is shutting down: the command was given up on, and changed nothing")
         for job in list(self.jobs):
             if job.later is None:
                 log.warning("given up on %r, which is still in its thread", in_short(job.argv))
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:
-                error = ReplyError(f"{reason}: the command was given up on, and changed nothing")
                 self._engine.blocking.answer(job.waiter, error)
 
 

@@ -17,6 +17,9 @@ import ctypes
 from typing import Any
 
 _TOTAL = b"# bytes in allocated blocks"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+LARGEST_MMAP_THRESHOLD = 32 << 20
+"""The most that glibc allows, and what its own rule comes to after it has freed a block of this size."""
 
 
 class _Mallinfo(ctypes.Structure):
@@ -52,6 +55,8 @@ class Allocators:
         self._print.argtypes = [ctypes.c_void_p]
         self._trim: Any = ctypes.CDLL(None).malloc_trim
         self._trim.argtypes = [ctypes.c_size_t]
+        self._option: Any = library.mallopt
+        self._option.argtypes = [ctypes.c_int, ctypes.c_int]
 
     def malloc(self) -> tuple[int, int]:
         """(bytes handed out, bytes taken from the system)."""
@@ -79,6 +84,15 @@ class Allocators:
     def trim(self) -> None:
         """Have malloc return unused memory to the system."""
         self._trim(0)
+
+    def keep(self, size: int) -> None:
+        """Have malloc keep up to so many unused bytes at the end of each heap, and large blocks in the heaps.
+
+        By its own rule it returns the end of a heap to the system as soon as it is twice as long as the largest block
+        that it has freed. What is written next then takes new pages.
+        """
+        self._option(_M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
+        self._option(_M_TRIM_THRESHOLD, size)
 
 
 def _total(text: bytes) -> int:

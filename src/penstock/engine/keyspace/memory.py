@@ -137,8 +137,24 @@ class Memory:
         in_use, held = _allocators.malloc() if _allocators is not None else (0, 0)
         return held - in_use
 
-    def purge(self) -> None:
-        """Return unused memory of malloc to the system."""
+    @staticmethod
+    def unused() -> int:
+        """Bytes in memory that neither allocator has handed out, and pages of neither. For any thread."""
+        return resident()[1] - _allocators.in_use() if _allocators is not None else 0
+
+    @staticmethod
+    def trim() -> None:
+        """Return unused memory of malloc to the system. For any thread; the loop waits if it needs malloc meanwhile."""
         if _allocators is not None:
             _allocators.trim()
+
+    @staticmethod
+    def keep(size: int) -> None:
+        """Have malloc keep up to so many unused bytes at the end of each heap."""
+        if _allocators is not None:
+            _allocators.keep(size)
+
+    def purge(self) -> None:
+        """Return unused memory of malloc to the system, and measure again."""
+        self.trim()
         self.measure()

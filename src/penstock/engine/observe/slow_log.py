@@ -49,6 +49,11 @@ class SlowLog:
         self._set_threshold(config.slowlog_log_slower_than)
         self._set_length(config.slowlog_max_len)
 
+    @property
+    def last_id(self) -> int:
+        """The number of the last command that was slow; -1 if there was none."""
+        return self._next_id - 1
+
     def _set_threshold(self, microseconds: int) -> None:
         self.threshold = microseconds * 1000 if microseconds >= 0 else NEVER
         self._engine.require_gates("slowlog", 0 <= microseconds < QUICKEST_TIMED)

@@ -17,12 +17,15 @@ import time
 from array import array
 from collections import Counter, deque
 
+from penstock.engine.observe.histograms import BOUNDED, BUCKET_OF, Histogram
 from penstock.protocol.errors import ReplyError
 
 COMMANDS, INPUT_BYTES, OUTPUT_BYTES, HITS, MISSES = range(5)
 """Places in the tally of everything."""
-CALLS, NANOSECONDS, UNTIMED, REJECTED, FAILED = range(5)
-"""Places in the counters of a command."""
+CALLS, NANOSECONDS, UNTIMED, REJECTED, FAILED, BUCKETS = range(6)
+"""Places in the counters of a command; from BUCKETS on, a histogram of its calls that were timed."""
+PLACE_OF_TIME = tuple(BUCKETS + bucket for bucket in BUCKET_OF)
+"""The place of a duration's bucket, by the number of its bits."""
 SAMPLE = 16
 """Calls of which the inner loop times one; the first so many it times all."""
 MANY_ARGUMENTS = 32
@@ -51,7 +54,7 @@ class Calls(dict[str, "array[int]"]):
     """The counters of each command, by its name. They are made when first asked for, and never replaced."""
 
     def __missing__(self, name: str) -> array[int]:
-        self[name] = counters = array("q", bytes(8 * 5))
+        self[name] = counters = array("q", bytes(8 * (BUCKETS + BOUNDED + 1)))
         return counters
 
 
@@ -69,6 +72,9 @@ class Stats:
         self.calls = Calls()
         self.started = time.monotonic()
         self.run_id = secrets.token_hex(20)  # tells one run of a server from the next
+        self.loop_delays = Histogram()  # how late the periodic work began
+        self.syncs = Histogram()  # of the log; by the thread that syncs
+        self.fork_times = Histogram()
         self._readings: deque[tuple[float, int, int, int]] = deque(maxlen=RATE_SAMPLES)  # (monotonic time, *tally[:3])
         self.reset()
 
@@ -82,7 +88,14 @@ class Stats:
         self.errors: Counter[str] = Counter()  # error replies by their code word
         self.forks = 0
         self.last_fork = 0  # nanoseconds that it took
+        for histogram in (self.loop_delays, self.syncs, self.fork_times):
+            histogram.reset()
         self._readings.clear()
+
+    def count_forked(self, nanoseconds: int) -> None:
+        self.forks += 1
+        self.last_fork = nanoseconds
+        self.fork_times.observe(nanoseconds)
 
     def count_error(self, error: ReplyError) -> None:
         name = error.counted_as
@@ -92,10 +105,12 @@ class Stats:
     @staticmethod
     def count_time(counters: array[int], took: int, alone: bool) -> None:
         """A call of a command was timed; it stands for itself `alone`, or also for those before it that were not."""
-        counters[NANOSECONDS] += took
+        calls = 1
         if not alone:
-            counters[NANOSECONDS] += took * counters[UNTIMED]
+            calls += counters[UNTIMED]
             counters[UNTIMED] = 0
+        counters[NANOSECONDS] += took * calls
+        counters[PLACE_OF_TIME[took.bit_length()]] += calls
 
     def count_lookup(self, found: bool) -> None:
         """A key was looked up by a command that is no mere reader of it, such as GETDEL."""

@@ -52,8 +52,8 @@ class Leases:
         return chain.from_iterable(shelf.leases(0, len(shelf.starts)) for shelf in self._shelves.all)
 
     def dead_letter_keys(self) -> set[bytes]:
-        """The keys that get the messages of these leases when they expire."""
-        return {name for shelf in self._shelves.all for name in shelf.names() if name is not None}
+        """The keys that get the messages of these leases when they expire. O(shelves) if there are none."""
+        return set[bytes]().union(*(shelf.distinct_names() for shelf in self._shelves.all))
 
     # What is first. O(log (shelves)).
 

@@ -358,7 +358,7 @@ class Messages:
     def copy(self) -> Messages:
         """Equal messages that share only bytes that never change."""
         messages = Messages(self.storage)
-        for name in ("first", "last", "lowest", "sealed_nodes", "sealed_raw", "sealed_rows", "stored_raw"):
+        for name in ("first", "last", "lowest", "sealed_nodes", "sealed_raw", "sealed_rows", "stored_raw", "key"):
             setattr(messages, name, getattr(self, name))
         messages.nodes = {number: node.copy() for number, node in self.nodes.items()}
         messages.history = self.history[:]

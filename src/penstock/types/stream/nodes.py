@@ -20,7 +20,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue, OversizedValue
+from penstock.types.stream.all_streams import AllStreams
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
 from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.column_buffers import column_of, counted
@@ -53,7 +54,7 @@ class Storage:
     Older ones are compressed. Those of a stream with at most `backlog` bytes may wait for that until the server has
     time (Cooling.do_deferred). With a backlog, nodes also share the upload that they were cut from until then.
     `files` is where segments are, on a server that keeps history; it is told when a stream has a new sealed node.
-    `most` is what all sealed nodes may take in memory, if that is bounded.
+    `most` is what all sealed nodes may take in memory, if that is bounded. `streams` are those that are kept so.
     """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
@@ -61,6 +62,7 @@ class Storage:
     backlog: int = 0
     files: Files | None = None
     most: int | None = None
+    streams: AllStreams = field(default_factory=AllStreams)
 
 
 Source = tuple[Any, int, int]  # an uploaded batch, the first row of a node in it, the time if it has none

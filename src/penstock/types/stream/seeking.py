@@ -1,4 +1,4 @@
-"""From a time to an offset.
+"""From a time to an offset, and from an offset to its age.
 
 A message counts as late as the latest one before it: if the clock was set back, messages written after that do not hide
 those written before it. So every node knows the latest time before it, and the search is one of halves.
@@ -39,3 +39,26 @@ def _first_node_at(messages: Messages, ms: int) -> int:
         segment = messages.history[known]
         number = min(number, segment.first + bisect_left(segment.peaks(), ms))
     return max(number, messages.lowest)
+
+
+def age_of(messages: Messages, offset: int, now: int) -> int:
+    """How long ago the first available message from an offset on was written, in milliseconds; 0 if there is none.
+
+    Exact for messages in the node that is being written. For an older one it is estimated from the times at which its
+    node began and ended, so that no node has to be decompressed, or read from a file.
+    """
+    offset = max(offset, messages.first)
+    if offset > messages.last:
+        return 0
+    active = messages.active
+    if offset >= active.start:
+        return max(now - active.times[offset - active.start], 0)
+    number = (offset - 1) // NODE
+    node = messages.nodes.get(number)
+    if node is not None:
+        began, ended = node.before, node.newest
+    else:
+        segment, place = messages.place(number)
+        began, ended = segment.newest[place - 1] if place else segment.before, segment.newest[place]
+    share = ((offset - 1) % NODE + 1) / NODE
+    return max(now - round(began + (ended - began) * share if began else ended), 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 FULL = 128  # leases that a shelf has room for
@@ -129,6 +129,12 @@ class Shelf:
     def names(self) -> list[bytes | None]:
         """The dead letter key of each lease."""
         return [self.letters[number] for number in self.column(LETTER)]
+
+    def distinct_names(self) -> Iterable[bytes]:
+        """The dead letter keys of the leases, each once."""
+        if len(self.letters) == 1:
+            return ()
+        return [name for number in set(self.column(LETTER)) if (name := self.letters[number]) is not None]
 
     def name(self, names: list[bytes | None]) -> None:
         """Give each lease its dead letter key, and forget all others."""

@@ -61,7 +61,7 @@ class Stream:
     # A client that waits for a stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
         "__weakref__", "checked", "delays", "expiries", "groups", "members_from", "members_seen", "messages",
-        "producers", "retention", "schemas", "stages",
+        "producers", "retention", "schemas", "seen_in", "stages", "surveyed",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
@@ -76,6 +76,9 @@ class Stream:
         self.expiries = Expiries()  # of the leases of groups
         self.members_from = 0  # members that may be forgotten are not looked for before; not dumped
         self.members_seen = 0  # groups of which a look that is not at its end has looked through the members
+        self.surveyed = 0  # the last offset that the survey of /metrics has counted; not dumped
+        self.seen_in = 0  # the number of the last survey that saw it; not dumped
+        storage.streams.add(self)
 
     def group(self, name: bytes, position: int) -> Group:
         """The group of that name, made at a position if it is new."""

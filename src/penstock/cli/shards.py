@@ -1,0 +1,150 @@
+"""`penstock shard`: what etcd knows about a shard, and changes of who leads it. Talks to etcd alone.
+
+A hand-over is asked for in etcd, and the leader's agent sees to it. A node is removed from the in-sync set with a
+transaction, as its leader would do it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn, TypeVar
+
+import typer
+
+from penstock.cli.terminal import ending_quietly
+from penstock.shard.etcd import Delete, Etcd, EtcdAddress, EtcdError, Put
+from penstock.shard.records import Snapshot, key_of, read_shard
+
+Result = TypeVar("Result")
+SECONDS = 5.0
+"""That etcd has for an answer."""
+HAND_OVER_SECONDS = 15.0
+
+shard = typer.Typer(name="shard", help="See and change which server of a shard leads.", no_args_is_help=True)
+
+SHARD = typer.Argument(..., help="The name of the shard.")
+ETCD = typer.Option(..., "--etcd", help="URLs of etcd, with commas between them.", envvar="PENSTOCK_ETCD")
+USER = typer.Option("", "--etcd-user", help="User of etcd; the password is in PENSTOCK_ETCD_PASSWORD.")
+CA = typer.Option("", "--etcd-ca-file", help="Certificates of etcd's authority (https).")
+CERT = typer.Option("", "--etcd-cert-file", help="Certificate that is shown to etcd.")
+KEY = typer.Option("", "--etcd-key-file", help="Its private key.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(shard)
+
+
+@shard.command("status")
+def status(
+    name: str = SHARD, etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY
+) -> None:
+    """Show the epoch, the leader, and the nodes of a shard."""
+    link = _Link(name, etcd, user, ca, cert, key)
+    with ending_quietly():
+        typer.echo(_shown(name, link.read()))
+
+
+@shard.command("failover")
+def fail_over(
+    name: str = SHARD,
+    to: str = typer.Option("", "--to", help="The node that is to lead; without it, any that is in sync."),
+    etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
+) -> None:  # fmt: skip
+    """Have the leader hand over to another node. Nothing is lost, and no write is refused for long."""
+    link = _Link(name, etcd, user, ca, cert, key)
+    before = link.read()
+    if not before.leader or before.state is None:
+        link.fail("no node leads, so none can hand over")
+    others = [node for node in before.state.in_sync if node != before.leader and node in before.nodes]
+    if to and to not in others:
+        link.fail(f"node {to} cannot lead now; these can: {', '.join(sorted(others)) or 'none'}")
+    if not others:
+        link.fail("no other node is in sync and runs")
+    link.ask(lambda client: client.put(key_of(name, "failover"), json.dumps({"to": to})))
+    deadline = time.monotonic() + HAND_OVER_SECONDS
+    while time.monotonic() < deadline:
+        now = link.read()
+        if now.epoch > before.epoch and now.leader:
+            typer.echo(f"{now.leader} leads shard {name} in epoch {now.epoch}")
+            return
+        time.sleep(0.05)
+    link.ask(lambda client: client.change({}, Delete(key_of(name, "failover"))))
+    link.fail(f"{before.leader} has not handed over within {HAND_OVER_SECONDS:g} seconds; its log says why")
+
+
+@shard.command("remove")
+def remove(
+    name: str = SHARD,
+    node: str = typer.Argument(..., help="The node, which does not run any more."),
+    force: bool = typer.Option(
+        False, "--force", help="Also if it is the last one that has everything: what only it has is lost."
+    ),
+    etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
+) -> None:  # fmt: skip
+    """Forget a node that will not come back: it cannot lead any more, and is not waited for."""
+    link = _Link(name, etcd, user, ca, cert, key)
+    snapshot = link.read()
+    state = snapshot.state
+    if state is None or node not in state.in_sync:
+        link.fail(f"node {node} is not in sync: there is nothing to remove")
+    if node in snapshot.nodes:
+        link.fail(f"node {node} runs; stop it first")
+    left = {member: log for member, log in state.in_sync.items() if member != node}
+    if not left and not force:
+        link.fail(f"node {node} is the last one that has everything; with --force any other node may lead without it")
+    read = {key_of(name, "state"): snapshot.state_revision, key_of(name, "leader"): snapshot.leader_revision}
+    put = Put(key_of(name, "state"), replace(state, in_sync=left).encoded())
+    if not link.ask(lambda client: client.change(read, put)):
+        link.fail("the shard has changed meanwhile; try again")
+    typer.echo(f"in sync: {', '.join(sorted(left)) or 'no node'}")
+
+
+class _Link:
+    """etcd, for one shard; errors end the program."""
+
+    def __init__(self, name: str, urls: str, user: str, ca: str, cert: str, key: str) -> None:
+        self._name = name
+        password = os.environ.get("PENSTOCK_ETCD_PASSWORD", "")
+        endpoints = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
+        try:
+            self._etcd = Etcd(EtcdAddress(endpoints, user, password, ca, cert, key), SECONDS)
+        except ValueError as error:
+            self.fail(f"--etcd: {error}")
+
+    def ask(self, question: Callable[[Etcd], Result]) -> Result:
+        try:
+            return question(self._etcd)
+        except EtcdError as error:
+            self.fail(str(error))
+        finally:
+            self._etcd.close()
+
+    def read(self) -> Snapshot:
+        snapshot = self.ask(lambda client: read_shard(client, self._name))
+        if snapshot.state is None and not snapshot.nodes:
+            self.fail(f"etcd knows no shard {self._name}")
+        return snapshot
+
+    def fail(self, problem: str) -> NoReturn:
+        typer.echo(f"penstock shard: {problem}", err=True)
+        raise typer.Exit(1)
+
+
+def _shown(name: str, snapshot: Snapshot) -> str:
+    """A line for the shard, and one for each node that etcd knows of."""
+    state = snapshot.state
+    in_sync = state.in_sync if state is not None else {}
+    lines = [
+        f"shard {name}, epoch {snapshot.epoch}, " + (f"led by {snapshot.leader}" if snapshot.leader else "no leader")
+    ]
+    for node in sorted({*snapshot.nodes, *in_sync}):
+        known = snapshot.nodes.get(node)
+        place = f"{known.host}:{known.port}" if known is not None else "not running"
+        is_member = node in in_sync and (known is None or known.log == in_sync[node])
+        role = "leader" if node == snapshot.leader else "in sync" if is_member else "behind"
+        lines.append(f"  {node:<12} {place:<24} {role}")
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""URLs of servers: redis-py's (`redis://`, `rediss://`, `unix://`), and those of a shard, a leader with its replicas:
+
+    penstock://[user:password@]a:6379,b:6379,c:6379[/shard][?db=0&...]      some servers of the shard
+    penstock+sentinel://[user:password@]a:26379,b:26379/name[?db=0&...]     Sentinels, and the name they have for it
+    penstocks://, penstocks+sentinel://                                     the same with TLS
+
+The query may have all options that redis-py takes in a URL, and those of our clients. `sentinel_username` and
+`sentinel_password` are for the Sentinels; the user before the `@` is for the servers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+import redis.asyncio
+from redis.connection import parse_url
+
+from penstock.client.drivers.leader_search import (
+    AioLeaderConnection,
+    AioLeaderSSLConnection,
+    LeaderConnection,
+    LeaderSSLConnection,
+)
+from penstock.client.engine.leader import Shard
+from penstock.client.events import Node
+
+PORT, SENTINEL_PORT = 6379, 26379
+_SENTINEL = "+sentinel"
+_SCHEMES = frozenset({"penstock", "penstocks", "penstock+sentinel", "penstocks+sentinel"})
+
+
+def is_shard_url(url: str) -> bool:
+    """
+    >>> is_shard_url("penstock://a,b/orders"), is_shard_url("redis://a")
+    (True, False)
+    """
+    return url.partition("://")[0] in _SCHEMES
+
+
+def options_of_url(url: str) -> dict[str, Any]:
+    """redis-py's options for a connection; for a shard also `shard`. ValueError says what is wrong, without the
+    password.
+    """
+    if not is_shard_url(url):
+        options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+        return options
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    is_sentinels, has_tls = parts.scheme.endswith(_SENTINEL), parts.scheme.startswith("penstocks")
+    nodes = [_node(text, SENTINEL_PORT if is_sentinels else PORT) for text in hosts.split(",")]
+    name = unquote(parts.path).strip("/")
+    if is_sentinels and not name:
+        raise ValueError(
+            "a URL with Sentinels ends with the name they have for the shard, as in penstock+sentinel://a/orders"
+        )
+    if "/" in name:
+        raise ValueError(f"the path {parts.path!r} of the URL is no name of a shard; the database is said by ?db=0")
+    options = dict(parse_url(f"redis://{user}{at}localhost/?{parts.query}"))  # type: ignore[no-untyped-call]
+    host, port = nodes[0]
+    shard = Shard(name, nodes, is_sentinels)
+    return {**options, "host": host, "port": port, "shard": shard, **({"has_tls": True} if has_tls else {})}
+
+
+def _node(text: str, port: int) -> Node:
+    """
+    >>> _node("a", 6379), _node("[::1]:7000", 6379)
+    (('a', 6379), ('::1', 7000))
+    """
+    try:
+        parts = urlsplit(f"//{text.strip()}")
+        host, found = parts.hostname, parts.port
+    except ValueError:
+        host = found = None
+    if not host:
+        raise ValueError(f"{text!r} in the URL is no server: it is host or host:port, with commas between several")
+    return unquote(host), found or port
+
+
+def sync_pool(url: str, **options: Any) -> redis.ConnectionPool:
+    """A pool for a URL; what the URL says comes before the options."""
+    if not is_shard_url(url):
+        return redis.ConnectionPool.from_url(url, **options)
+    found = {**options, **options_of_url(url)}
+    kind = LeaderSSLConnection if found.pop("has_tls", False) else LeaderConnection
+    return redis.ConnectionPool(connection_class=kind, **found)
+
+
+def aio_pool(url: str, **options: Any) -> redis.asyncio.ConnectionPool:
+    """As sync_pool, for asyncio."""
+    if not is_shard_url(url):
+        return redis.asyncio.ConnectionPool.from_url(url, **options)
+    found = {**options, **options_of_url(url)}
+    kind = AioLeaderSSLConnection if found.pop("has_tls", False) else AioLeaderConnection
+    return redis.asyncio.ConnectionPool(connection_class=kind, **found)

@@ -1,0 +1,1 @@
+"""What monitoring programs ask a server over HTTP: /metrics, /healthz, /readyz."""

@@ -1,0 +1,88 @@
+"""A network between two programs that can be cut: what is sent is lost, and neither side is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from types import TracebackType
+
+
+class Relay:
+    """`with Relay(port) as relay:` listens at `relay.port` and passes everything to a port of this machine."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        self._is_cut = False  # in one direction at least
+        self._drops_to_target = self._drops_from_target = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._listening = threading.Event()
+        self._stopping: asyncio.Event
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+
+    def cut(self, to_target: bool = True, from_target: bool = True) -> None:
+        """From now on nothing passes, or nothing in one direction. Connections stay, and new ones are taken."""
+        self._drops_to_target, self._drops_from_target = to_target, from_target
+        self._is_cut = True
+
+    def mend(self) -> None:
+        """End the connections that have lost something, and let everything pass again."""
+        if self._is_cut:
+            asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(60)
+            self._is_cut = False
+
+    def __enter__(self) -> Relay:
+        self._thread.start()
+        self._listening.wait(60)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._stopping.set())
+        self._thread.join(60)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        await self._stopping.wait()
+        server.close()
+        await self._end_all()
+        self._is_cut = False
+        while self._writers:
+            await asyncio.sleep(0.01)
+
+    async def _end_all(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            upstream, onward = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            self._writers.discard(writer)
+            writer.transport.abort()
+            return
+        self._writers.add(onward)
+        try:
+            await asyncio.gather(self._pass(reader, onward, True), self._pass(upstream, writer, False))
+        finally:
+            for each in (writer, onward):
+                self._writers.discard(each)
+                each.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_target: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if not (self._is_cut and (self._drops_to_target if to_target else self._drops_from_target)):
+                    writer.write(data)
+                    await writer.drain()
+        while self._is_cut:  # the end of a connection does not pass either
+            await asyncio.sleep(0.05)
+        writer.transport.abort()
