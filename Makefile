@@ -1,13 +1,15 @@
-# Needs nothing but python3 (3.11 or newer) and make; everything else is installed into .venv.
+# Needs nothing but python3 (3.11 or newer) and make; everything else is installed into .venv. The tests of the console
+# need a Chromium: see `make browser`.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 COMPILED := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
-.PHONY: help test demo lint bench docs site clean
+.PHONY: help test browser demo lint bench docs site clean
 
 help:
 	@echo "make test    set everything up in .venv and run the tests"
+	@echo "make browser install a Chromium for the tests of the console, where there is none"
 	@echo "make demo    set everything up and send a click stream through a pipeline on Spark"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   compare with a real redis-server (penstock bench); ROWS='set.* get.*' chooses"
@@ -22,8 +24,12 @@ $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 	touch $(READY)
 
 # Hundreds of processes import the same modules: they are compiled once, also where the environment says not to.
-test: $(READY)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4
+test: $(READY) browser
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 6
+
+# Debian's packages if this is root, else one that npm and pip carry; it says what is needed if there is no way.
+browser: $(READY)
+	$(BIN)/python -m tests.support.console.browser_setup
 
 demo: $(READY)
 	$(BIN)/penstock demo

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "spark": {"protocol", "schema", "client"},
     "bench": {"protocol", "client", "testing", "spark"},
     "demo": {"protocol"},
+    "console": {"protocol", "schema", "client"},
     "cli": {
         "protocol",
         "schema",
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         "bench",
         "spark",
         "demo",
+        "console",
         "shard",
     },
 }

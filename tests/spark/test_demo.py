@@ -28,6 +28,7 @@ def test_the_demo_accounts_for_every_click(tmp_path: Path) -> None:
     # 600 of the producers, 25 that are too late, and the one that ends it
     assert "All 626 clicks are accounted for, each exactly once" in ran.stdout
     assert "WRONG" not in ran.stdout
+    assert "The console of 127.0.0.1:" in ran.stdout
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 

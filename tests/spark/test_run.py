@@ -28,6 +28,7 @@ from tests.support.spark.projects import entries, project, write
 
 from penstock import Server
 from penstock.cli.run import _Stop
+from penstock.protocol.pipelines import KEY, PipelineReport
 from penstock.testing.redis import free_port
 
 pytestmark = pytest.mark.timeout(900)
@@ -242,9 +243,13 @@ def test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed(tmp_path: Pat
             psutil.wait_procs(processes)
         copied = entries(client, "out")
         assert copied == entries(client, "in")[: len(copied)], "a row is there twice, missing, or out of order"
-        ran = penstock("run", folder, "--url", server.url)
+        ran = penstock("run", folder, "--url", server.url, "--console")
         assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert f"The console of 127.0.0.1:{server.port} is at http://127.0.0.1:" in ran.stdout
         assert entries(client, "out") == entries(client, "in")
+        (report,) = (PipelineReport.decode(raw) for raw in client.hvals(KEY))
+        assert (report.name, report.state, report.error) == ("test", "done", "")
+        assert [(flow["name"], flow["state"]) for flow in report.flows] == [("copy", "COMPLETED")]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The rows of the bench, each with its target.
 
-Streams, history, replicas, metrics, consumers, the clients, LAZY, slow commands and Spark have files of
+Streams, history, replicas, metrics, the console, consumers, the clients, LAZY, slow commands and Spark have files of
 their own. To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the
 results.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from penstock.bench.client_rows import CLIENT_ROWS
 from penstock.bench.cluster_rows import CLUSTER_ROWS
+from penstock.bench.console_rows import CONSOLE_ROWS
 from penstock.bench.consumer_rows import CONSUMER_ROWS
 from penstock.bench.failover_rows import FAILOVER_ROWS
 from penstock.bench.history_rows import HISTORY_ROWS
@@ -70,6 +71,7 @@ def _rows() -> dict[str, Row]:
             *REPLICA_ROWS,
             *FAILOVER_ROWS,
             *METRICS_ROWS,
+            *CONSOLE_ROWS,
             *LAZY_ROWS,
             *STALL_ROWS,
             *SPARK_ROWS,

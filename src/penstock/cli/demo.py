@@ -26,6 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.console_beside import console_beside, is_installed
 from penstock.cli.run_display import Display
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
         server = stack.enter_context(Server(dir=data, appendonly=True))
         client = stack.enter_context(redis.Redis.from_url(server.url))
         os.environ[URL_VARIABLE] = server.url
+        if is_installed():
+            stack.enter_context(console_beside(server.url, data.parent / "console", lambda line: console.print(line)))
         console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
         with signals_held():
             starting = stack.enter_context(StartingSpark(file.state, "demo", file.configuration))
@@ -113,15 +116,18 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
             from penstock.spark.continuous import LiveFlows, Pace
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
+            from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
             from penstock.spark.selection import Selection
             from penstock.spark.session import Session
 
         project, sent = load(folder), Tally()
         with (
+            RunReport(server.url, "demo", folder) as report,
             Session(starting) as session,
             Progress(session, server.url, display.changed) as progress,
         ):
+            report.show(progress)
             runner = Runner(project, session, progress, display.tell)
             runner.run(Selection())  # an empty run: it creates the tables, and Spark has started before the first click
             with (

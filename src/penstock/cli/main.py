@@ -19,7 +19,7 @@ from penstock.cli.server_link import Lost
 MODULES = {
     "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
     "streams": "streams", "run": "run", "init": "init", "letters": "letters",
-    "schema": "schemas", "worker": "worker", "history": "history",
+    "schema": "schemas", "worker": "worker", "history": "history", "console": "console",
     "metrics": "metrics", "shard": "shards",
 }  # fmt: skip
 """The module in this package that registers a subcommand, in the order in which help lists them after `serve`."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 from rich.console import Console
 
+from penstock.cli.console_beside import console_beside, is_installed
 from penstock.cli.run_display import Display
 from penstock.cli.server_link import Link
 
@@ -62,6 +63,9 @@ def run(
     full_refresh_all: bool = typer.Option(False, "--full-refresh-all", help="Empty all tables and fill them anew."),
     refresh: list[str] = typer.Option([], "--refresh", help="Update only this table; may be repeated."),
     dry: bool = typer.Option(False, "--dry", help="Check the project without running it."),
+    console: bool = typer.Option(
+        False, "--console", help="Show the server and the flows in a browser, at the address that is printed."
+    ),
 ) -> None:
     """Run a Spark Declarative Pipelines project.
 
@@ -71,6 +75,8 @@ def run(
         _fail(WRONG, "Spark is not installed; pip install 'penstock[spark]' brings it")
     if full_refresh_all and (full_refresh or refresh):
         _fail(WRONG, "--full-refresh-all excludes --full-refresh and --refresh")
+    if console and not is_installed():
+        _fail(WRONG, "the console is not installed; pip install 'penstock[console]' brings it")
     if continuous and dry:
         _fail(WRONG, "--continuous and --dry exclude each other")
     from penstock.spark.java import NoJava
@@ -83,7 +89,7 @@ def run(
     stop = _Stop(patient=continuous)
     try:
         file = _project_file(folder)
-        with _only_one(file), stop, _server(file, url, port) as named:
+        with _only_one(file), stop, _server(file, url, port) as named, _console(file, named, console):
             _run(file, named, selection, stop if continuous else None, trigger, views)
     except Problem as problem:
         _fail(WRONG, *problem.findings)
@@ -166,6 +172,12 @@ def _server(project: ProjectFile, url: str | None, port: int) -> Iterator[str]:
         server.stop()
 
 
+def _console(project: ProjectFile, url: str, wanted: bool) -> contextlib.AbstractContextManager[None]:
+    if not wanted:
+        return contextlib.nullcontext()
+    return console_beside(url, project.state / "console", lambda line: print(line, flush=True))
+
+
 def _project_file(folder: Path) -> ProjectFile:
     """What Spark needs to know of a project before it starts; Problem if the project is wrong."""
     from penstock.spark.project_file import ProjectFile, peek
@@ -195,15 +207,18 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
             from penstock.spark.relocation import settle
+            from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
             from penstock.spark.session import Session
 
         project = load(file.folder)
         with (
+            RunReport(url, name, file.folder) as report,
             Session(starting) as session,
             Progress(session, url, display.changed) as progress,
             display.show(progress),
         ):
+            report.show(progress)
             if said := settle(project, session, url):
                 display.tell(f"{name}: {said}")
             runner = Runner(project, session, progress, display.tell)

@@ -1,0 +1,99 @@
+"""A server, or the console itself, that goes away and comes back under an open page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import redis
+from tests.support.console.browser import Browser
+from tests.support.console.console_process import ConsoleProcess
+from tests.support.server_process import Process
+from tests.support.waiting import wait_until
+
+from penstock.testing.redis import RedisServer, free_port
+
+
+def test_a_page_says_that_the_server_is_away_and_recovers(browser: Browser, tmp_path: Path) -> None:
+    data, folder, port = tmp_path / "data", tmp_path / "console", free_port()
+    data.mkdir()
+    process = Process(data, port)
+    try:
+        with redis.Redis(port=port) as client:
+            client.execute_command("TWRITE", "clicks", "t", "x")
+        with ConsoleProcess(f"redis://127.0.0.1:{port}", folder) as console:
+            browser.open(f"{console.address}/streams")
+            browser.sees("1 stream")
+            process.kill()
+            browser.sees("The server does not answer", ".away")
+            assert "clicks" in browser.text("tbody"), "what was known stays on the page"
+            process = Process(data, port)
+            with redis.Redis(port=port) as client:
+                client.execute_command("TWRITE", "orders", "t", "x")
+            browser.until(lambda: not browser.find(".away").is_displayed())
+            browser.sees("2 streams")
+            where = console.port
+        browser.sees("The console does not answer", ".away")
+        with ConsoleProcess(f"redis://127.0.0.1:{port}", folder, port=where):
+            browser.until(lambda: browser.texts(".away[hidden]") == [""] and "2 streams" in browser.text())
+    finally:
+        process.kill()
+
+
+def test_a_console_that_starts_before_its_server_waits_for_it(browser: Browser, tmp_path: Path) -> None:
+    data, port = tmp_path / "data", free_port()
+    data.mkdir()
+    with ConsoleProcess(f"redis://127.0.0.1:{port}", tmp_path / "console") as console:
+        browser.open(console.address)
+        browser.sees("The server does not answer")
+        process = Process(data, port)
+        try:
+            browser.click("form button")
+            browser.sees("Nothing needs attention.")
+        finally:
+            process.kill()
+
+
+def test_a_console_of_a_redis_says_so(tmp_path: Path) -> None:
+    with RedisServer() as other, ConsoleProcess(other.url, tmp_path) as console:
+        console.log_in()
+        assert "This server is Redis" in console.view("overview")["alerts"][0]["text"]
+        assert console.view("streams")["rows"] == []
+        status, _, said = console.ask("/api/view/stream?key=x")
+        assert (status, "TINFO" in said["error"]) == (400, True)
+
+
+def test_a_graph_goes_on_after_a_restart_of_the_console_and_of_the_server(tmp_path: Path) -> None:
+    data, folder, port = tmp_path / "data", tmp_path / "console", free_port()
+    data.mkdir()
+    process = Process(data, port)
+    try:
+        with ConsoleProcess(f"redis://127.0.0.1:{port}", folder) as console:
+            console.log_in()
+            seen = _until_the_graph_grows(console, port, [])
+            process.kill()
+            process = Process(data, port)
+            grown = _until_the_graph_grows(console, port, seen)
+            assert set(seen) <= set(grown), "what was seen before the restart of the server is gone"
+        process.kill()
+        process = Process(data, port)
+        with ConsoleProcess(f"redis://127.0.0.1:{port}", folder) as console:
+            console.log_in()
+            assert set(seen) <= set(_until_the_graph_grows(console, port, grown))
+    finally:
+        process.kill()
+
+
+def _until_the_graph_grows(console: ConsoleProcess, port: int, seen: list[int]) -> list[int]:
+    """Write until there is one more point than those; the times of all but the last, which still changes."""
+    found: list[int] = []
+
+    def look() -> bool:
+        with redis.Redis(port=port) as client:
+            client.execute_command("TWRITE", "graphed", "t", "1")
+        status, _, said = console.ask("/api/view/graph?key=graphed&seconds=3600")
+        if status == 200:  # else the console has yet to find its server again
+            found[:] = said["times"][:-1]
+        return len(found) > len(seen)
+
+    wait_until(look)
+    return found
