@@ -101,7 +101,7 @@ def fall_silent(client: Any) -> None:
             core.timeouts.heard, core.timeouts.next_tick = -1e9, now
 
     is_cluster = hasattr(client, "_pool")
-    for connection in client._pool._shared.values() if is_cluster else client._connections():
+    for connection in list(client._pool._shared.values()) if is_cluster else client._connections():  # others add to it
         connection.change(age)
 
 

@@ -233,7 +233,7 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
                 self.dismiss(key[0], connection)
         for held in self.every():  # a call that waits for a reply ends now
             held.shut_down()
-        for client in self._clients.values():
+        for client in list(self._clients.values()):
             client.close()
 
     def after_fork(self) -> None:
