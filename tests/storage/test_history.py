@@ -111,7 +111,7 @@ def test_a_dump_holds_the_messages_themselves(server: Server, entries: list[byte
         assert all_of(client, "copy") == entries
 
 
-def test_scripts_and_transactions_read_files_in_place(server: Server, entries: list[bytes]) -> None:
+def test_scripts_and_transactions_read_files(server: Server, entries: list[bytes]) -> None:
     with connected(server) as client:
         fill(client, entries)
         assert client.eval("return redis.call('TREAD', 's', 2500, 1)[1][3]", 0) == entries[2499]

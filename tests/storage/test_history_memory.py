@@ -77,7 +77,7 @@ def test_nodes_that_were_read_from_files_count_and_are_let_go(tmp_path: Path, en
         client.config_set("stream-hot-nodes", 8)
         client.config_set("stream-memory", SMALL)
         for _ in range(3):
-            pipeline = client.pipeline(transaction=True)  # which reads in place, and keeps what it has read
+            pipeline = client.pipeline(transaction=True)
             for at in range(1, 8000, 500):
                 pipeline.execute_command("TREAD", "s", at, 500)
             assert [row[2] for rows in pipeline.execute() for row in rows] == entries[:8000]

@@ -16,7 +16,7 @@ SHA_LENGTH = 40
 
 def _run(session: Session, argv: Argv, script: Script, read_only: bool = False) -> Reply:
     last_key = 3 + _key_count(argv)
-    return session.engine.scripting.run(session, script, argv[3:last_key], argv[last_key:], read_only)
+    return session.engine.scripting.run(session, argv, script, argv[3:last_key], argv[last_key:], read_only)
 
 
 def _key_count(argv: Argv) -> int:
@@ -29,9 +29,9 @@ def _key_count(argv: Argv) -> int:
 
 
 def _show(session: Session) -> None:
-    """Show the call to MONITOR before the commands of the script."""
+    """Show the call to MONITOR before the commands of the script, once."""
     monitors = session.engine.monitors
-    if monitors.sessions and session.current is not None:
+    if monitors.sessions and session.current is not None and session.fetched is None:
         monitors.feed(session, *session.current)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
-from penstock.engine.stream_history import with_history
+from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Group
@@ -112,6 +113,11 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     }
 
 
+def _foresee_tseek(session: Session, database: Database, argv: Argv) -> Foreseen:
+    stream = database.find(argv[1], Stream)
+    return Foreseen([(stream.messages, range_at_time(stream.messages, to_number(argv[3], "TIME")))] if stream else [])
+
+
 @command(
     "TSEEK",
     arity=4,
@@ -120,6 +126,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     group="stream",
     syntax="key TIME ms",
     cost="O(log nodes)",
+    foresees=_foresee_tseek,
 )
 def tseek(session: Session, argv: Argv) -> Reply:
     """Answer the first available offset that was written at or after a time, or the next offset if there is none."""
@@ -130,7 +137,8 @@ def tseek(session: Session, argv: Argv) -> Reply:
     if stream is None:
         return 1
     messages = stream.messages
-    return with_history(session, [(messages, range_at_time(messages, moment))], lambda: seek_time(messages, moment))
+    foreseen = Foreseen([(messages, range_at_time(messages, moment))])
+    return with_history(session, foreseen, lambda: seek_time(messages, moment))
 
 
 @command(

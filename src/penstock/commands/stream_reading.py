@@ -10,8 +10,9 @@ from penstock.commands.stream_read_arguments import Read, also_keys, dead_letter
 from penstock.commands.stream_read_replies import bulk, plain_reply, schema_text, timed_reply
 from penstock.commands.streams import to_number
 from penstock.engine.declarations import Access, Argv, Flag, KeySpec, Reply, command, key
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
-from penstock.engine.stream_history import with_history
+from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.resp import NULL_ARRAY
 from penstock.types.stream import reading
 from penstock.types.stream.nodes import Range, Storage
@@ -21,6 +22,11 @@ _NO_STREAM = Stream(Storage())  # the result where there is none
 _NOTHING = _NO_STREAM.messages
 FORESEEN = 1000
 """Leases that a group read looks through for those that are due, to fetch their messages."""
+
+
+def _foresee_tread(session: Session, database: Database, argv: Argv) -> Foreseen:
+    read = Read.parse(argv, database.clock.now)
+    return _foreseen(session, read, [database.find(name, Stream) for name in (read.key, *read.also)])
 
 
 @command(
@@ -37,6 +43,7 @@ FORESEEN = 1000
     "[CONSUMER name [RELEASE]] [RESERVE] [WITHLEASE] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO] [WITHTIME] "
     "[FORMAT ARROW [COMPRESSED]] [ALSO numkeys key [key ...] [FAIR]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
+    foresees=_foresee_tread,
 )
 def tread(session: Session, argv: Argv) -> Reply:
     """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
@@ -71,13 +78,17 @@ def tread(session: Session, argv: Argv) -> Reply:
     streams = [session.db.find(name, Stream) for name in (read.key, *read.also)]
     if not any(stream is not None and stream.messages.history for stream in streams):
         return handle(session, read)
-    upcoming = [
+    return with_history(session, _foreseen(session, read, streams), lambda: handle(session, read))
+
+
+def _foreseen(session: Session, read: Read, streams: list[Stream | None]) -> Foreseen:
+    ranges = [
         (stream.messages, each)
         for stream in streams
         if stream is not None and stream.messages.history
         for each in _upcoming(session, read, stream)
     ]
-    return with_history(session, upcoming, lambda: handle(session, read), read.max_bytes)
+    return Foreseen(ranges, read.max_bytes)
 
 
 def _upcoming(session: Session, read: Read, stream: Stream) -> list[Range]:

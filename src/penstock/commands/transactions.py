@@ -34,7 +34,7 @@ def exec_(session: Session, argv: Argv) -> Reply:
     """
     if session.transaction is None:
         raise ReplyError("EXEC without MULTI")
-    return transactions.run(session)
+    return transactions.run(session, argv)
 
 
 @command("DISCARD", arity=1, flags=_QUICK | Flag.CONTROL, group="transactions", cost="O(N) with N keys watched")

@@ -38,7 +38,9 @@ from penstock.protocol.errors import ReplyError, shown, wrong_arity
 from penstock.protocol.resp import RawPieces, Status
 
 if TYPE_CHECKING:
+    from penstock.engine.keyspace.databases import Database
     from penstock.engine.session import Session
+    from penstock.engine.stream_history import Foreseen
 
 Argv = list[bytes]
 Reply = Any  # what protocol/resp.py can encode; its docstring has the table
@@ -46,6 +48,11 @@ Handler = Callable[["Session", Argv], Reply]
 Growth = Callable[["Session", Argv], int]
 """How many bytes a command may take beyond its arguments, with the current values of its keys. O(1) a key: it is called
 before each call while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses.
+"""
+Foresight = Callable[["Session", "Database", Argv], "Foreseen"]
+"""Which messages of streams a command will probably read if it runs now, in this database. EXEC and scripts cannot wait
+in their middle, and fetch those that lie in files before. May raise a ReplyError for arguments that the handler
+refuses.
 """
 Together = Callable[["Session", list[Argv]], int | RawPieces]
 """Runs several calls of a command that came in a row, each with the fewest arguments it may have and all with the same
@@ -269,6 +276,7 @@ class Command:
     not_lazy: NotLazy | None = None
     copies_from: int = 0  # the position of a key whose value it copies elsewhere, if the user's permissions allow it
     grows: Growth | None = None  # None: it keeps no more than its arguments
+    foresees: Foresight | None = None  # None: it reads no messages of streams, or says so too late for EXEC
     # raises if the number of words is wrong although `arity` allows it
     arity_check: Callable[[Argv], None] | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
@@ -471,6 +479,7 @@ def command(
     not_lazy: NotLazy | None = None,
     copies_from: int = 0,
     grows: Growth | None = None,
+    foresees: Foresight | None = None,
     arity_check: Callable[[Argv], None] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
@@ -483,7 +492,7 @@ def command(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
                 _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
-                copies_from, grows, arity_check,
+                copies_from, grows, foresees, arity_check,
             )
         )  # fmt: skip
         return handler

@@ -32,10 +32,12 @@ from penstock.engine.lua import interpreter
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import CLIENT, run_handler
 from penstock.engine.session import Session
+from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
     Raw,
 )
+from penstock.types.stream.messages import Place
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -49,6 +51,10 @@ POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
 _FLAGS = frozenset({"no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"})
+
+
+class _StartsAgain(Exception):
+    """The script is over, whatever it makes of the error that its command gets: it will start again."""
 
 
 class ScriptError(ReplyError):
@@ -86,8 +92,11 @@ class Script:
 class Run:
     """A script under way."""
 
-    def __init__(self, caller: Session, script: Script, read_only: bool) -> None:
+    def __init__(self, caller: Session, argv: Argv, script: Script, read_only: bool) -> None:
         self.caller = caller
+        self.argv = argv
+        self.may_start_again = may_fetch_first(caller, argv)  # until it has done more than read
+        self.unread: list[Place] = []  # nodes in files that it came upon: it ends, and starts again when they are there
         self.read_only = read_only
         self.allow_oom = script.allow_oom
         self.started = time.monotonic()
@@ -126,8 +135,8 @@ class Scripting:
             script = self.scripts[sha] = Script(sha, function, flags)
         return script
 
-    def run(self, caller: Session, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
-        """Run a script for a session and answer its value."""
+    def run(self, caller: Session, argv: Argv, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
+        """Run a script for a session and answer its value. `argv` are the words of its EVAL."""
         engine, lua = self._engine, self._lua
         if read_only and script.flags is not None and not script.read_only:
             raise ReplyError("Can not execute a script with write flag using *_ro command.")
@@ -135,10 +144,12 @@ class Scripting:
             engine.memory.account([])
             if engine.over_memory:
                 raise OutOfMemory
+        in_transaction = caller.fetched is not None and caller.fetched.argv is not argv
         session = self._session
         session.user, session.db = caller.user, caller.db
         session.name, session.peer = caller.name, caller.peer
-        self._run = run = Run(caller, script, read_only or script.read_only)
+        session.fetched = caller.fetched
+        self._run = run = Run(caller, argv, script, read_only or script.read_only)
         try:
             with engine.unit():
                 ok, reply, counted = lua.run(
@@ -148,12 +159,16 @@ class Scripting:
             problem = str(error) or "not enough memory"
             ok, reply, counted = False, b"ERR %b script: %b" % (problem.encode(), script.sha), False
         finally:
-            self._run = None
+            self._run = session.fetched = None
             lua.limit_memory(False)
             if run.busy:
                 engine.require_gates(BUSY_SCRIPT, False)
             if run.busy or lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
+        if run.unread:
+            return fetch_first(caller, argv, run.unread)
+        if not in_transaction:
+            caller.fetched = None
         if not ok:
             raise ScriptError(reply.decode("utf-8", "surrogateescape"), bool(counted))
         return Raw(reply)
@@ -230,8 +245,8 @@ class Scripting:
         """redis.call: a Lua value, or the table of an error. Raises nothing, see lua/native.py."""
         try:
             return self._lua.hand(self._command(protocol, arguments), protocol)
-        except ReplyError as error:
-            return self._lua.hand(error, protocol)
+        except (ReplyError, _StartsAgain) as error:
+            return self._lua.hand(error if isinstance(error, ReplyError) else ReplyError("not read yet"), protocol)
         except Exception as error:  # a bug of ours is the script's error, not the server's end
             log.exception("internal error in a script's %r", in_short(arguments), exc_info=error)
             return self._lua.hand(ReplyError(f"internal error: {error!r}"), protocol)
@@ -245,6 +260,8 @@ class Scripting:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [argument if type(argument) is bytes else _argument(argument) for argument in arguments]
         engine, run, session = self._engine, self._run, self._session
+        if run is not None and run.unread:
+            raise _StartsAgain
         known = self._quick.get(argv[0])
         if (
             known is not None
@@ -280,7 +297,9 @@ class Scripting:
         return {
             name: known
             for name, known in self._engine.every_fast.items()
-            if not known.timed and not known.command.flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
+            if not known.timed
+            and not known.command.flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
+            and known.command.foresees is None
         }
 
     def _admitted(self, argv: Argv, protocol: int) -> Command:
@@ -303,8 +322,22 @@ class Scripting:
         if engine.busy_names.table:
             engine.lock_gate.check_script(session, command, argv)
         session.may_outgrow = run.allow_oom
-        run.wrote = run.wrote or (command.writes and command.may_write(argv))
+        writes = command.writes and command.may_write(argv)
+        if run.may_start_again and not run.wrote:
+            self._look_ahead(run, command, argv)
+            run.may_start_again = Flag.READONLY in command.flags or (command.writes and not writes)
+        run.wrote = run.wrote or writes
         return command
+
+    def _look_ahead(self, run: Run, command: Command, argv: Argv) -> None:
+        """End the script before a command that would read files: a thread reads them, and the script starts again.
+
+        Until then it has only read, so that nothing of it happens twice.
+        """
+        if command.foresees is not None:
+            run.unread = read_from_files(self._session, run.argv, [(command, argv)])
+            if run.unread:
+                raise _StartsAgain
 
     def _look_up(self, argv: Argv) -> Command:
         """A command that a script may call; one without subcommands is remembered, as looking it up takes longest."""
@@ -329,8 +362,8 @@ class Scripting:
     def _tick(self) -> bool:
         """Lua asks from time to time; whether the script must end."""
         run, engine = self._run, self._engine
-        if run is None:
-            return False
+        if run is None or run.unread:
+            return run is not None
         now = time.monotonic()
         if not run.busy:
             threshold = engine.config.busy_reply_threshold

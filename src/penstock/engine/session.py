@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.engine.concurrency.locks import Wait
     from penstock.engine.concurrency.workers import Job
     from penstock.engine.dispatch import Engine
+    from penstock.engine.stream_history import Prefetched
     from penstock.engine.transactions import Transaction
 
 
@@ -120,7 +121,7 @@ class Session:
 
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
-        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "link", "local",
+        "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "link", "local",
         "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room", "output",
         "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next",
         "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
@@ -155,6 +156,7 @@ class Session:
         self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
+        self.fetched: Prefetched | None = None  # messages that were read from files for the EXEC or script that waits
         self.later: Callable[[Job], None] | None = (
             None  # no client waits for what it runs; called when a thread is done
         )

@@ -1,46 +1,75 @@
 """Reading messages that lie in files: a thread fetches them, then the command runs as if they were in memory.
 
-The client waits, others do not. A command that cannot wait, in a script or a transaction, fetches in place, and so does
-one that comes upon a node that was not foreseen.
+The client waits, others do not. `with_history` does this for a command by itself. The commands of a transaction or a
+script cannot wait in its middle. So EXEC asks the declarations of its commands what they will read (`foresees`), and a
+script that has changed nothing yet stops at its first read of a file. Then a thread fetches, and EXEC or the script is
+run from the start, gates included, with what was fetched (`Prefetched`). The streams may have changed by then, so it
+may have to wait again, ROUNDS times at most and for MOST bytes at most. What was not foreseen is fetched in place.
+
+What was fetched is known by its file and its place there: a stream that was deleted, copied or evicted in between finds
+what is still its own, and nothing else.
+
+Owned by the loop thread, except `_fetch` and `_fetch_what_is_there`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
-from penstock.engine.declarations import Reply
+from penstock.engine.declarations import Argv, Command, Reply
+from penstock.engine.keyspace.databases import Database
+from penstock.engine.keyspace.numbering import Numbering
 from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
 from penstock.types.stream.messages import Messages, Place
 from penstock.types.stream.nodes import Range
+from penstock.types.stream.segments import MissingHistory
 from penstock.types.stream.stored_nodes import wanted_places, with_fetched
 
 MOST = 1 << 30
 """Bytes of messages that are fetched for one command."""
+ROUNDS = 8
+"""How often an EXEC or a script waits for what it will read, before it reads the rest in place."""
 _ALWAYS = 1 << 62
 """More work than any threshold, so that a thread does it."""
 
 Fetched = list[tuple[Place, bytes]]
+_Known = tuple[str, int]  # the name of a file, and where in it a node begins
 
 
-def with_history(
-    session: Session,
-    ranges: Iterable[tuple[Messages, Range]],
-    read: Callable[[], Reply],
-    max_bytes: int | None = None,
-) -> Reply:
+class Foreseen(NamedTuple):
+    """Offsets of streams that a command will probably read, and the most bytes of messages, if it says so."""
+
+    ranges: list[tuple[Messages, Range]]
+    max_bytes: int | None = None
+
+
+class Prefetched:
+    """What was fetched for a command that runs others, until it has run. None for what is lost."""
+
+    __slots__ = ("argv", "payloads", "room", "rounds")
+
+    def __init__(self, argv: Argv) -> None:
+        self.argv = argv
+        self.payloads: dict[_Known, bytes | None] = {}
+        self.room = MOST
+        self.rounds = 0
+
+    def has(self, place: Place) -> bool:
+        return _known(place) in self.payloads
+
+
+def with_history(session: Session, foreseen: Foreseen, read: Callable[[], Reply]) -> Reply:
     """Run a read of these offsets of streams, after the nodes that lie in files were fetched."""
-    budget = MOST if max_bytes is None else min(max_bytes, MOST)
-    wanted: dict[Messages, list[Place]] = {}
-    for messages, (start, end) in ranges:
-        places = wanted_places(messages, start, end, budget)
-        if places:
-            wanted.setdefault(messages, []).extend(places)
+    wanted = _wanted(foreseen)
     if not wanted:
         return read()
     begun = False
+    payloads = session.fetched.payloads if session.fetched is not None else {}
 
     def commit(fetched: list[Fetched]) -> Reply:
         may_block = session.may_block
@@ -48,19 +77,114 @@ def with_history(
             if begun:  # in the thread's wake; if what was there is gone by now, this answers as a timeout does
                 session.may_block = False
                 stack.callback(setattr, session, "may_block", may_block)
-            for messages, payloads in zip(wanted, fetched, strict=True):
-                stack.enter_context(with_fetched(messages, payloads))
+            for messages, found in zip(wanted, fetched, strict=True):
+                stack.enter_context(with_fetched(messages, found))
             return read()
 
-    reply = session.aside(_ALWAYS, lambda: [*map(_fetch, wanted.values())], commit, lock=False)
+    reply = session.aside(_ALWAYS, lambda: [_fetch(places, payloads) for places in wanted.values()], commit, lock=False)
     begun = True
     return reply
 
 
-def _fetch(places: list[Place]) -> Fetched:
-    """In a thread: files never change."""
+def _wanted(foreseen: Foreseen, most: int = MOST) -> dict[Messages, list[Place]]:
+    budget = most if foreseen.max_bytes is None else min(foreseen.max_bytes, most)
+    wanted: dict[Messages, list[Place]] = {}
+    for messages, (start, end) in foreseen.ranges:
+        places = wanted_places(messages, start, end, budget)
+        if places:
+            wanted.setdefault(messages, []).extend(places)
+    return wanted
+
+
+def _known(place: Place) -> _Known:
+    segment, at = place
+    return segment.name, segment.places[at]
+
+
+def _fetch(places: Iterable[Place], payloads: dict[_Known, bytes | None]) -> Fetched:
+    """Also in a thread: files never change. Those that were fetched before are not fetched again."""
     fetched: Fetched = []
-    for segment, group in groupby(places, key=itemgetter(0)):
+    missing: list[Place] = []
+    for place in places:
+        payload = payloads.get(_known(place))
+        if payload is None:
+            missing.append(place)
+        else:
+            fetched.append((place, payload))
+    for segment, group in groupby(missing, key=itemgetter(0)):
         numbers = [place for _, place in group]
         fetched += zip([(segment, place) for place in numbers], segment.fetch(numbers), strict=True)
     return fetched
+
+
+# -- EXEC and scripts -----------------------------------------------------------------------------------------
+
+
+def may_fetch_first(session: Session, argv: Argv) -> bool:
+    """Whether the command that runs can wait for a thread and be run again, and has not done so too often."""
+    workers = session.engine.workers
+    known = session.fetched
+    return (
+        workers.threshold <= _ALWAYS  # there are threads
+        and session.may_block
+        and session.waiter is None
+        and session.later is None
+        and session.current is not None
+        and session.current[1] is argv  # else it is inside another one, which knows nothing of this
+        and not session.engine.in_unit
+        and (known is None or known.argv is not argv or (known.rounds < ROUNDS and known.room > 0))
+    )
+
+
+def read_from_files(session: Session, argv: Argv, commands: Iterable[tuple[Command, Argv]]) -> list[Place]:
+    """The nodes in files that these commands will probably read, and that were not fetched yet for the one around them.
+
+    `argv` are the words of that one.
+    """
+    engine = session.engine
+    known = session.fetched if session.fetched is not None and session.fetched.argv is argv else Prefetched(argv)
+    room = known.room
+    if engine.keyspace.stream_storage.files is None:
+        return []
+    numbering = Numbering(engine.keyspace, session.db)
+    found: dict[_Known, Place] = {}
+    for command, words in commands:
+        called, at = command.inside(words) or (command, 0)
+        if called.foresees is not None and room > 0:
+            for place in _places(session, numbering.current, called, words[at:], room):
+                if not known.has(place) and _known(place) not in found:
+                    found[_known(place)] = place
+                    room -= place[0].raws[place[1]]
+        numbering.after(called.name, words[at:])
+    return [*found.values()]
+
+
+def _places(session: Session, database: Database, command: Command, argv: Argv, room: int) -> Iterable[Place]:
+    assert command.foresees is not None
+    with suppress(ReplyError):  # its handler will say what is wrong
+        wanted = _wanted(command.foresees(session, database, argv), room)
+        return [place for places in wanted.values() for place in places]
+    return []
+
+
+def fetch_first(session: Session, argv: Argv, places: list[Place]) -> Reply:
+    """Have a thread fetch these, and then run the current command from the start."""
+    fetched = session.fetched
+    if fetched is None or fetched.argv is not argv:
+        fetched = session.fetched = Prefetched(argv)
+    fetched.rounds += 1
+    fetched.room -= sum(segment.raws[at] for segment, at in places)
+
+    def keep(found: dict[_Known, bytes | None]) -> None:
+        fetched.payloads.update(found)
+
+    return session.engine.workers.prepare(session, lambda: _fetch_what_is_there(places), keep)
+
+
+def _fetch_what_is_there(places: list[Place]) -> dict[_Known, bytes | None]:
+    """In a thread. A file that is lost concerns the command that reads it, and no other."""
+    found: dict[_Known, bytes | None] = dict.fromkeys(map(_known, places))
+    for _, group in groupby(places, key=itemgetter(0)):
+        with suppress(MissingHistory):
+            found.update((_known(place), payload) for place, payload in _fetch(group, {}))
+    return found

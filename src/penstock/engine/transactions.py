@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv, Command, Reply
+from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import ExecAbort, NoPerm, ReplyError
 from penstock.protocol.resp import NULL_ARRAY
 
@@ -74,6 +75,7 @@ def refused(session: Session, argv: Argv, error: ReplyError) -> ReplyError:
 
     If EXEC itself is refused, there is nothing left to wait for: the transaction is over.
     """
+    session.fetched = None
     if argv[0].upper() == b"EXEC":
         discard(session)
         return _aborted_by(error)
@@ -87,20 +89,35 @@ def _aborted_by(error: ReplyError) -> ExecAbort:
     return ExecAbort(f"Transaction discarded because of: {reason}")
 
 
-def run(session: Session) -> Reply:
-    """Run everything that was queued as one unit of the log; no blocked client is served before it is over."""
+def run(session: Session, argv: Argv) -> Reply:
+    """Run everything that was queued as one unit of the log; no blocked client is served before it is over.
+
+    If it will read messages that lie in files, a thread fetches them first; until then nothing has happened.
+    """
     transaction = session.transaction
     assert transaction is not None, "EXEC checks that there is one"
     engine = session.engine
     for database, key in session.watching:
         engine.lazy.run_for(database, key)
     broken = session.watch_broken or any(database.is_expired(key) for database, key in session.watching)
+    if not (transaction.aborted or broken) and may_fetch_first(session, argv):
+        places = read_from_files(session, argv, transaction.queue)
+        if places:
+            return fetch_first(session, argv, places)
     discard(session)
-    refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}
-    if transaction.aborted:
-        raise ExecAbort
-    if broken:
-        return NULL_ARRAY
+    try:
+        refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}
+        if transaction.aborted:
+            raise ExecAbort
+        if broken:
+            return NULL_ARRAY
+        return _run_queue(session, transaction, refusals)
+    finally:
+        session.fetched = None
+
+
+def _run_queue(session: Session, transaction: Transaction, refusals: dict[int, ReplyError]) -> Reply:
+    engine = session.engine
     may_block, session.may_block = session.may_block, False
     try:
         with engine.unit():

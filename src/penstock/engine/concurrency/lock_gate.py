@@ -32,55 +32,17 @@ from penstock.engine.concurrency.lazy_rules import NAME as LAZY
 from penstock.engine.concurrency.locks import Locks, Wait, Want
 from penstock.engine.concurrency.workers import Job
 from penstock.engine.declarations import Access, Argv, Command, Reach
+from penstock.engine.keyspace.numbering import Numbering
 from penstock.protocol.errors import Locked, ReplyError, shown
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
     from penstock.engine.dispatch import Engine
-    from penstock.engine.keyspace.databases import Database, Keyspace
+    from penstock.engine.keyspace.databases import Database
     from penstock.engine.session import Session
 
 FORK_PATIENCE = 5000
 """Milliseconds that a fork waits for threaded writes, and that new ones wait for the fork."""
-
-
-class _Databases:
-    """Which database a number means, and which one a client uses, in the course of a transaction."""
-
-    def __init__(self, keyspace: Keyspace, current: Database) -> None:
-        self._databases = keyspace.databases
-        self._number = current.index
-        self._swapped: dict[int, int] = {}
-
-    @property
-    def current(self) -> Database:
-        return self._databases[self._swapped.get(self._number, self._number)]
-
-    def named(self, word: bytes) -> Database | None:
-        """None for what is no number of a database: the handler will refuse it."""
-        number = self._to_number(word)
-        return None if number is None else self._databases[self._swapped.get(number, number)]
-
-    def after(self, name: str, argv: Argv) -> None:
-        """A command has run that may mean another database by the same number.
-
-        By name: no declaration says what a command does to the numbers of databases.
-        """
-        if name not in ("SELECT", "SWAPDB"):
-            return
-        numbers = [number for number in map(self._to_number, argv[1:3]) if number is not None]
-        if name == "SELECT" and numbers:
-            self._number = numbers[0]
-        elif len(numbers) == 2:
-            (one, other), swapped = numbers, self._swapped
-            swapped[one], swapped[other] = swapped.get(other, other), swapped.get(one, one)
-
-    def _to_number(self, word: bytes) -> int | None:
-        try:
-            number = int(word)
-        except ValueError:
-            return None
-        return number if 0 <= number < len(self._databases) else None
 
 
 class LockGate:
@@ -105,7 +67,7 @@ class LockGate:
         return self._wants(session.db, commands)
 
     def _wants(self, database: Database, commands: list[tuple[Command, Argv]]) -> list[Want]:
-        databases = _Databases(self._engine.keyspace, database)
+        databases = Numbering(self._engine.keyspace, database)
         found: dict[tuple[int, bytes], Want] = {}
 
         def add(where: Database | None, name: bytes, exclusive: bool) -> None:

@@ -38,7 +38,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
@@ -46,6 +46,7 @@ from penstock.engine.declarations import Argv, Command, Handler, Reply
 from penstock.engine.module_loader import check_written
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import NotNow
+from penstock.engine.transactions import refused
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 from penstock.types.zset import SortedSet
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.engine")
 
+Result = TypeVar("Result")
 Deliver = Callable[[Callable[[], None]], object]
 """Has the loop call something; may be called by any thread."""
 
@@ -75,7 +77,7 @@ class Job:
 
     __slots__ = (
         "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists",
-        "later",
+        "later", "prepares",
         "result", "seen", "session", "spent", "threaded", "waiter",
     )  # fmt: skip
 
@@ -93,6 +95,7 @@ class Job:
         self._over = threading.Event()
         self.database: Database = session.db
         self.seen: list[tuple[Database, bytes, Any]] = []  # the values it locked
+        self.prepares = False  # `commit` keeps what was computed, and then the whole command is run again
         self.threaded = False  # it is in the queue for a thread, or in one
         self.compute = compute
         self.commit = commit
@@ -255,6 +258,17 @@ class Workers:
             self._submit(job)
         return NO_REPLY
 
+    def prepare(self, session: Session, compute: Callable[[], Result], keep: Callable[[Result], None]) -> Reply:
+        """Have a thread run `compute` and the loop `keep`, and then run the current command from the start.
+
+        As if it came then, gates included. If the client disconnects before, the command never ran.
+        """
+        job = self._begin(session, keep, compute, lock=False)
+        assert job is not None, "it needs no locks"
+        job.prepares = job.threaded = True
+        self._submit(job)
+        return NO_REPLY
+
     def hold(self, session: Session, milliseconds: int, commit: Callable[[Any], Reply]) -> Reply:
         """Keep the current command's keys locked for a while, as a thread would."""
         job = self._begin(session, commit, lambda: None)
@@ -340,11 +354,23 @@ class Workers:
     def _end(self, job: Job, midway: bool = False) -> None:
         self._remove(job)
         self.done += job.threaded
-        if job.later is None:
+        if job.prepares:
+            self._run_prepared(job)
+        elif job.later is None:
             self._answer(job)
         else:
             job.later(job)
             self._engine.lock_gate.release(job, midway)
+
+    def _run_prepared(self, job: Job) -> None:
+        session = job.session
+        if job.error is not None:
+            log.error("internal error in a thread", exc_info=job.error)
+        elif session.waiter is job.waiter:
+            job.commit(job.result)
+        if session.waiter is job.waiter:
+            session.postponed = job.argv
+            self._engine.blocking.run_again(session)
 
     def _answer(self, job: Job) -> None:
         engine, session, waiter = self._engine, job.session, job.waiter
@@ -423,7 +449,7 @@ class Workers:
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:
-                self._engine.blocking.answer(job.waiter, error)
+                self._engine.blocking.answer(job.waiter, refused(job.session, job.argv, error))
 
 
 def _processors() -> int:

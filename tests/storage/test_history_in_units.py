@@ -1,0 +1,300 @@
+"""Transactions and scripts that read files of history: a thread reads them, and other clients go on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.support.storage.history import connected, files, fill, started, until, write
+
+from penstock import Server
+from penstock.storage.segment_files import SegmentFiles
+from penstock.types.stream.segments import Segment
+
+Run = Callable[[redis.Redis], Any]
+
+READ = "return redis.call('TREAD', KEYS[1], ARGV[1], ARGV[2])"
+
+
+class Disk:
+    """Holds up every thread that reads a file, until it is told to go on; knows which threads came."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.threads: list[str] = []
+        fetch = SegmentFiles.fetch
+
+        def slow(files: SegmentFiles, segment: Segment, places: Sequence[int]) -> list[bytes]:
+            name = threading.current_thread().name
+            self.threads.append(name)
+            if name != "penstock-server":  # which would wait for ever
+                assert self.open.wait(60)
+            return fetch(files, segment, places)
+
+        monkeypatch.setattr(SegmentFiles, "fetch", slow)
+
+    @property
+    def on_the_loop(self) -> int:
+        return self.threads.count("penstock-server")
+
+
+class Waiting:
+    """A client whose transaction or script waits for a file."""
+
+    def __init__(self, server: Server, run: Run) -> None:
+        self.client = connected(server)
+        self.client.ping()
+        self._outcome: list[Any] = []
+        self._thread = threading.Thread(target=self._main, args=(run,))
+        self._thread.start()
+
+    def _main(self, run: Run) -> None:
+        try:
+            self._outcome.append(run(self.client))
+        except redis.RedisError as error:
+            self._outcome.append(error)
+
+    def result(self) -> Any:
+        self._thread.join(100)
+        self.client.close()
+        return self._outcome[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, entries: list[bytes]) -> Iterator[Server]:
+    with started(tmp_path_factory.mktemp("history")) as server, connected(server) as client:
+        fill(client, entries, "whole")
+        client.config_set("stream-memory", "50mb")
+        yield server
+
+
+@pytest.fixture
+def server(folder: Server) -> Iterator[Server]:
+    with connected(folder) as client:
+        client.copy("whole", "s")
+        yield folder
+        client.execute_command("CLIENT", "UNPAUSE")
+        client.delete(*[key for key in client.scan_iter() if key != b"whole"])
+
+
+@pytest.fixture
+def disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.open.set()
+
+
+def transaction(*commands: Sequence[Any], watch: str | None = None) -> Run:
+    def run(client: redis.Redis) -> Any:
+        with client.pipeline(transaction=True) as pipe:
+            if watch is not None:
+                pipe.watch(watch)
+                pipe.multi()
+            for command in commands:
+                pipe.execute_command(*command)
+            return pipe.execute(raise_on_error=False)
+
+    return run
+
+
+def begin(server: Server, disk: Disk, run: Run) -> Waiting:
+    """Returns when a thread has come for a file."""
+    before = len(disk.threads)
+    waiting = Waiting(server, run)
+    until(lambda: len(disk.threads) > before)
+    return waiting
+
+
+def entries_in(rows: list[Any]) -> list[bytes]:
+    return [row[2] for row in rows]
+
+
+def test_others_go_on_while_a_transaction_waits_for_files(server: Server, disk: Disk, entries: list[bytes]) -> None:
+    run = transaction(
+        ("SET", "a", "1"), ("TREAD", "s", 1, 1500), ("TREAD", "s", 2500, 10, "GROUP", "g"), ("TSEEK", "s", "TIME", 1)
+    )
+    waiting = begin(server, disk, run)
+    with connected(server) as other:
+        assert other.ping()
+        assert other.get("a") is None, "nothing of it has run"
+        disk.open.set()
+        done, plain, grouped, offset = waiting.result()
+        assert (done, offset, other.get("a")) == (True, 1, b"1")
+    assert entries_in(plain) == entries[:1500]
+    assert entries_in(grouped) == entries[2499:2509]
+    assert not disk.on_the_loop
+
+
+def test_others_go_on_while_a_script_waits_for_files(server: Server, disk: Disk, entries: list[bytes]) -> None:
+    waiting = begin(server, disk, lambda client: client.eval(READ, 1, "s", 4000, 1500))
+    with connected(server) as other:
+        assert other.ping()
+    disk.open.set()
+    assert entries_in(waiting.result()) == entries[3999:5499]
+    assert not disk.on_the_loop
+
+
+def test_a_script_that_catches_errors_starts_again_and_writes_once(
+    server: Server, disk: Disk, entries: list[bytes]
+) -> None:
+    script = """
+        local before = redis.call('GET', 'count')
+        local first = redis.pcall('TREAD', 's', 1, 1)
+        redis.pcall('INCR', 'count')
+        local ok, second = pcall(redis.call, 'TREAD', 's', 3000, 1)
+        return {first[1][3], second[1][3], before}
+    """
+    disk.open.set()
+    with connected(server) as client:
+        assert client.eval(script, 0) == [entries[0], entries[2999], None]
+        assert client.get("count") == b"1"
+    assert disk.threads[0] != "penstock-server"
+    assert disk.on_the_loop == 1, "it cannot start again after it has written"
+
+
+def test_a_script_that_published_does_not_start_again(server: Server, disk: Disk) -> None:
+    disk.open.set()
+    with connected(server) as client, client.pubsub() as subscriber:
+        subscriber.subscribe("news")
+        assert subscriber.get_message(timeout=60)["type"] == "subscribe"
+        client.eval("redis.call('PUBLISH', 'news', 'x') return redis.call('TREAD', 's', 1, 1)", 0)
+        client.publish("news", "the next")
+        got = [subscriber.get_message(timeout=60)["data"] for _ in range(2)]
+    assert got == [b"x", b"the next"]
+
+
+def test_a_script_waits_a_bounded_number_of_times(server: Server, disk: Disk, entries: list[bytes]) -> None:
+    disk.open.set()
+    script = """
+        local found = {}
+        for at = 1, 9001, 500 do found[#found + 1] = redis.call('TREAD', 's', at, 1)[1][3] end
+        return found
+    """
+    with connected(server) as client:
+        assert client.eval(script, 0) == entries[0:9001:500]
+    assert len(disk.threads) - disk.on_the_loop <= 8
+
+
+def test_a_watched_key_that_changes_meanwhile_stops_the_transaction(server: Server, disk: Disk) -> None:
+    waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10), watch="w"))
+    with connected(server) as other:
+        other.set("w", "changed")
+        disk.open.set()
+        assert isinstance(waiting.result(), redis.WatchError)
+        assert other.get("a") is None
+
+
+def test_a_stream_that_is_deleted_or_replaced_meanwhile_is_read_as_it_is_then(
+    server: Server, disk: Disk, entries: list[bytes]
+) -> None:
+    waiting = begin(server, disk, transaction(("TREAD", "s", 1, 10)))
+    with connected(server) as other:
+        other.delete("s")
+        write(other, [b"new"], "s")
+        disk.open.set()
+        (rows,) = waiting.result()
+        assert entries_in(rows) == [b"new"]
+        disk.open.clear()
+        other.delete("s")
+        other.copy("whole", "s")
+        waiting = begin(server, disk, transaction(("TREAD", "s", 1, 10)))
+        other.execute_command("TEVICT", "s", 3)
+        disk.open.set()
+        (rows,) = waiting.result()
+        assert [row and row[2] for row in rows] == [None, None, None, *entries[3:10]]
+
+
+def test_a_permission_that_is_taken_away_meanwhile_refuses_that_command(server: Server, disk: Disk) -> None:
+    with connected(server) as other:
+        other.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@all")
+
+        def run(client: redis.Redis) -> Any:
+            client.execute_command("AUTH", "reader", "x")
+            return transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10))(client)
+
+        waiting = begin(server, disk, run)
+        other.execute_command("ACL", "SETUSER", "reader", "-tread")
+        disk.open.set()
+        done, refused = waiting.result()
+        assert done and isinstance(refused, redis.exceptions.NoPermissionError)
+        other.execute_command("ACL", "DELUSER", "reader")
+
+
+def test_a_pause_that_begins_meanwhile_holds_the_transaction(server: Server, disk: Disk) -> None:
+    waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10)))
+    with connected(server) as other:
+        other.execute_command("CLIENT", "PAUSE", 100_000, "WRITE")
+        done = server.app.engine.workers.done
+        disk.open.set()
+        until(lambda: server.app.engine.workers.done > done)
+        assert other.get("a") is None
+        other.execute_command("CLIENT", "UNPAUSE")
+        assert len(waiting.result()) == 2
+        assert other.get("a") == b"1"
+
+
+def test_a_client_that_goes_meanwhile_has_run_nothing(server: Server, disk: Disk) -> None:
+    waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10)))
+    with connected(server) as other:
+        (found,) = [each["id"] for each in other.client_list() if each["cmd"] == "exec"]
+        other.client_kill_filter(_id=found)
+        assert isinstance(waiting.result(), redis.ConnectionError)
+        done = server.app.engine.workers.done
+        disk.open.set()
+        until(lambda: server.app.engine.workers.done > done)
+        assert other.get("a") is None
+        assert other.ping()
+
+
+def test_the_end_of_the_threads_is_the_end_of_the_transaction(server: Server, disk: Disk) -> None:
+    def run(client: redis.Redis) -> Any:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.set("a", "1")
+            pipe.execute_command("TREAD", "s", 1, 10)
+            try:
+                pipe.execute()
+            except redis.RedisError as error:
+                return str(error), client.ping()
+
+    waiting = begin(server, disk, run)
+    abandoned = threading.Event()
+
+    def abandon() -> None:
+        server.app.engine.workers.abandon()
+        abandoned.set()
+
+    server.app.loop.call_soon_threadsafe(abandon)
+    assert abandoned.wait(60)
+    disk.open.set()
+    problem, pong = waiting.result()
+    assert "changed nothing" in problem
+    assert pong is True, "it is not in a transaction any more"
+
+
+def test_a_lost_file_fails_the_command_that_reads_it_alone(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path) as server, connected(server) as client:
+        fill(client, entries)
+        lost = min(files(tmp_path), key=lambda name: int(name.split("-")[0]))
+        (tmp_path / "history" / lost).unlink()
+        done, refused, rows = transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10), ("TREAD", "s", 6000, 2))(client)
+        assert done and lost in str(refused)
+        assert entries_in(rows) == entries[5999:6001]
+
+
+def test_another_database_and_copies_inside_the_transaction_are_read(
+    server: Server, disk: Disk, entries: list[bytes]
+) -> None:
+    with connected(server) as client:
+        client.copy("whole", "t", destination_db=3)
+    waiting = begin(
+        server, disk, transaction(("SELECT", 3), ("TREAD", "t", 1, 10), ("COPY", "t", "u"), ("TREAD", "u", 1, 10),
+                                  ("FLUSHDB",), ("SELECT", 0)),
+    )  # fmt: skip
+    disk.open.set()
+    _, one, _, other, *_ = waiting.result()
+    assert entries_in(one) == entries_in(other) == entries[:10]
+    assert not disk.on_the_loop
