@@ -10,36 +10,13 @@ from typing import Any
 import pytest
 import redis
 from tests.support.storage.history import connected, files, fill, started, until, write
+from tests.support.storage.slow_reads import SlowReads
 
 from penstock import Server
-from penstock.storage.segment_files import SegmentFiles
-from penstock.types.stream.segments import Segment
 
 Run = Callable[[redis.Redis], Any]
 
 READ = "return redis.call('TREAD', KEYS[1], ARGV[1], ARGV[2])"
-
-
-class Disk:
-    """Holds up every thread that reads a file, until it is told to go on; knows which threads came."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open = threading.Event()
-        self.threads: list[str] = []
-        fetch = SegmentFiles.fetch
-
-        def slow(files: SegmentFiles, segment: Segment, places: Sequence[int]) -> list[bytes]:
-            name = threading.current_thread().name
-            self.threads.append(name)
-            if name != "penstock-server":  # which would wait for ever
-                assert self.open.wait(60)
-            return fetch(files, segment, places)
-
-        monkeypatch.setattr(SegmentFiles, "fetch", slow)
-
-    @property
-    def on_the_loop(self) -> int:
-        return self.threads.count("penstock-server")
 
 
 class Waiting:
@@ -82,8 +59,8 @@ def server(folder: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk(monkeypatch)
+def disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowReads]:
+    disk = SlowReads(monkeypatch)
     yield disk
     disk.open.set()
 
@@ -101,7 +78,7 @@ def transaction(*commands: Sequence[Any], watch: str | None = None) -> Run:
     return run
 
 
-def begin(server: Server, disk: Disk, run: Run) -> Waiting:
+def begin(server: Server, disk: SlowReads, run: Run) -> Waiting:
     """Returns when a thread has come for a file."""
     before = len(disk.threads)
     waiting = Waiting(server, run)
@@ -113,7 +90,9 @@ def entries_in(rows: list[Any]) -> list[bytes]:
     return [row[2] for row in rows]
 
 
-def test_others_go_on_while_a_transaction_waits_for_files(server: Server, disk: Disk, entries: list[bytes]) -> None:
+def test_others_go_on_while_a_transaction_waits_for_files(
+    server: Server, disk: SlowReads, entries: list[bytes]
+) -> None:
     run = transaction(
         ("SET", "a", "1"), ("TREAD", "s", 1, 1500), ("TREAD", "s", 2500, 10, "GROUP", "g"), ("TSEEK", "s", "TIME", 1)
     )
@@ -129,7 +108,7 @@ def test_others_go_on_while_a_transaction_waits_for_files(server: Server, disk: 
     assert not disk.on_the_loop
 
 
-def test_others_go_on_while_a_script_waits_for_files(server: Server, disk: Disk, entries: list[bytes]) -> None:
+def test_others_go_on_while_a_script_waits(server: Server, disk: SlowReads, entries: list[bytes]) -> None:
     waiting = begin(server, disk, lambda client: client.eval(READ, 1, "s", 4000, 1500))
     with connected(server) as other:
         assert other.ping()
@@ -139,7 +118,7 @@ def test_others_go_on_while_a_script_waits_for_files(server: Server, disk: Disk,
 
 
 def test_a_script_that_catches_errors_starts_again_and_writes_once(
-    server: Server, disk: Disk, entries: list[bytes]
+    server: Server, disk: SlowReads, entries: list[bytes]
 ) -> None:
     script = """
         local before = redis.call('GET', 'count')
@@ -156,7 +135,7 @@ def test_a_script_that_catches_errors_starts_again_and_writes_once(
     assert disk.on_the_loop == 1, "it cannot start again after it has written"
 
 
-def test_a_script_that_published_does_not_start_again(server: Server, disk: Disk) -> None:
+def test_a_script_that_published_does_not_start_again(server: Server, disk: SlowReads) -> None:
     disk.open.set()
     with connected(server) as client, client.pubsub() as subscriber:
         subscriber.subscribe("news")
@@ -167,7 +146,7 @@ def test_a_script_that_published_does_not_start_again(server: Server, disk: Disk
     assert got == [b"x", b"the next"]
 
 
-def test_a_script_waits_a_bounded_number_of_times(server: Server, disk: Disk, entries: list[bytes]) -> None:
+def test_a_script_waits_a_bounded_number_of_times(server: Server, disk: SlowReads, entries: list[bytes]) -> None:
     disk.open.set()
     script = """
         local found = {}
@@ -179,7 +158,7 @@ def test_a_script_waits_a_bounded_number_of_times(server: Server, disk: Disk, en
     assert len(disk.threads) - disk.on_the_loop <= 8
 
 
-def test_a_watched_key_that_changes_meanwhile_stops_the_transaction(server: Server, disk: Disk) -> None:
+def test_a_watched_key_that_changes_meanwhile_stops_the_transaction(server: Server, disk: SlowReads) -> None:
     waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10), watch="w"))
     with connected(server) as other:
         other.set("w", "changed")
@@ -189,7 +168,7 @@ def test_a_watched_key_that_changes_meanwhile_stops_the_transaction(server: Serv
 
 
 def test_a_stream_that_is_deleted_or_replaced_meanwhile_is_read_as_it_is_then(
-    server: Server, disk: Disk, entries: list[bytes]
+    server: Server, disk: SlowReads, entries: list[bytes]
 ) -> None:
     waiting = begin(server, disk, transaction(("TREAD", "s", 1, 10)))
     with connected(server) as other:
@@ -208,7 +187,7 @@ def test_a_stream_that_is_deleted_or_replaced_meanwhile_is_read_as_it_is_then(
         assert [row and row[2] for row in rows] == [None, None, None, *entries[3:10]]
 
 
-def test_a_permission_that_is_taken_away_meanwhile_refuses_that_command(server: Server, disk: Disk) -> None:
+def test_a_permission_that_is_taken_away_meanwhile_refuses_that_command(server: Server, disk: SlowReads) -> None:
     with connected(server) as other:
         other.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@all")
 
@@ -224,7 +203,7 @@ def test_a_permission_that_is_taken_away_meanwhile_refuses_that_command(server: 
         other.execute_command("ACL", "DELUSER", "reader")
 
 
-def test_a_pause_that_begins_meanwhile_holds_the_transaction(server: Server, disk: Disk) -> None:
+def test_a_pause_that_begins_meanwhile_holds_the_transaction(server: Server, disk: SlowReads) -> None:
     waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10)))
     with connected(server) as other:
         other.execute_command("CLIENT", "PAUSE", 100_000, "WRITE")
@@ -237,7 +216,7 @@ def test_a_pause_that_begins_meanwhile_holds_the_transaction(server: Server, dis
         assert other.get("a") == b"1"
 
 
-def test_a_client_that_goes_meanwhile_has_run_nothing(server: Server, disk: Disk) -> None:
+def test_a_client_that_goes_meanwhile_has_run_nothing(server: Server, disk: SlowReads) -> None:
     waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10)))
     with connected(server) as other:
         (found,) = [each["id"] for each in other.client_list() if each["cmd"] == "exec"]
@@ -250,7 +229,7 @@ def test_a_client_that_goes_meanwhile_has_run_nothing(server: Server, disk: Disk
         assert other.ping()
 
 
-def test_the_end_of_the_threads_is_the_end_of_the_transaction(server: Server, disk: Disk) -> None:
+def test_the_end_of_the_threads_is_the_end_of_the_transaction(server: Server, disk: SlowReads) -> None:
     def run(client: redis.Redis) -> Any:
         with client.pipeline(transaction=True) as pipe:
             pipe.set("a", "1")
@@ -286,7 +265,7 @@ def test_a_lost_file_fails_the_command_that_reads_it_alone(tmp_path: Path, entri
 
 
 def test_another_database_and_copies_inside_the_transaction_are_read(
-    server: Server, disk: Disk, entries: list[bytes]
+    server: Server, disk: SlowReads, entries: list[bytes]
 ) -> None:
     with connected(server) as client:
         client.copy("whole", "t", destination_db=3)

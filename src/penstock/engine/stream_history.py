@@ -9,7 +9,7 @@ may have to wait again, ROUNDS times at most and for MOST bytes at most. What wa
 What was fetched is known by its file and its place there: a stream that was deleted, copied or evicted in between finds
 what is still its own, and nothing else.
 
-Owned by the loop thread, except `_fetch` and `_fetch_what_is_there`.
+Owned by the loop thread, except `_fetch` and `fetch_what_is_there`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.messages import Messages, Place
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.segments import MissingHistory
+from penstock.types.stream.segments import Identity, MissingHistory
 from penstock.types.stream.stored_nodes import wanted_places, with_fetched
 
 MOST = 1 << 30
@@ -38,7 +38,6 @@ _ALWAYS = 1 << 62
 """More work than any threshold, so that a thread does it."""
 
 Fetched = list[tuple[Place, bytes]]
-_Known = tuple[str, int]  # the name of a file, and where in it a node begins
 
 
 class Foreseen(NamedTuple):
@@ -55,12 +54,12 @@ class Prefetched:
 
     def __init__(self, argv: Argv) -> None:
         self.argv = argv
-        self.payloads: dict[_Known, bytes | None] = {}
+        self.payloads: dict[Identity, bytes | None] = {}
         self.room = MOST
         self.rounds = 0
 
     def has(self, place: Place) -> bool:
-        return _known(place) in self.payloads
+        return _identity(place) in self.payloads
 
 
 def with_history(session: Session, foreseen: Foreseen, read: Callable[[], Reply]) -> Reply:
@@ -96,17 +95,17 @@ def _wanted(foreseen: Foreseen, most: int = MOST) -> dict[Messages, list[Place]]
     return wanted
 
 
-def _known(place: Place) -> _Known:
+def _identity(place: Place) -> Identity:
     segment, at = place
-    return segment.name, segment.places[at]
+    return segment.identity(at)
 
 
-def _fetch(places: Iterable[Place], payloads: dict[_Known, bytes | None]) -> Fetched:
+def _fetch(places: Iterable[Place], payloads: dict[Identity, bytes | None]) -> Fetched:
     """Also in a thread: files never change. Those that were fetched before are not fetched again."""
     fetched: Fetched = []
     missing: list[Place] = []
     for place in places:
-        payload = payloads.get(_known(place))
+        payload = payloads.get(_identity(place))
         if payload is None:
             missing.append(place)
         else:
@@ -147,13 +146,13 @@ def read_from_files(session: Session, argv: Argv, commands: Iterable[tuple[Comma
     if engine.keyspace.stream_storage.files is None:
         return []
     numbering = Numbering(engine.keyspace, session.db)
-    found: dict[_Known, Place] = {}
+    found: dict[Identity, Place] = {}
     for command, words in commands:
         called, at = command.inside(words) or (command, 0)
         if called.foresees is not None and room > 0:
             for place in _places(session, numbering.current, called, words[at:], room):
-                if not known.has(place) and _known(place) not in found:
-                    found[_known(place)] = place
+                if not known.has(place) and _identity(place) not in found:
+                    found[_identity(place)] = place
                     room -= place[0].raws[place[1]]
         numbering.after(called.name, words[at:])
     return [*found.values()]
@@ -175,16 +174,16 @@ def fetch_first(session: Session, argv: Argv, places: list[Place]) -> Reply:
     fetched.rounds += 1
     fetched.room -= sum(segment.raws[at] for segment, at in places)
 
-    def keep(found: dict[_Known, bytes | None]) -> None:
+    def keep(found: dict[Identity, bytes | None]) -> None:
         fetched.payloads.update(found)
 
-    return session.engine.workers.prepare(session, lambda: _fetch_what_is_there(places), keep)
+    return session.engine.workers.prepare(session, lambda: fetch_what_is_there(places), keep)
 
 
-def _fetch_what_is_there(places: list[Place]) -> dict[_Known, bytes | None]:
+def fetch_what_is_there(places: list[Place]) -> dict[Identity, bytes | None]:
     """In a thread. A file that is lost concerns the command that reads it, and no other."""
-    found: dict[_Known, bytes | None] = dict.fromkeys(map(_known, places))
+    found: dict[Identity, bytes | None] = dict.fromkeys(map(_identity, places))
     for _, group in groupby(places, key=itemgetter(0)):
         with suppress(MissingHistory):
-            found.update((_known(place), payload) for place, payload in _fetch(group, {}))
+            found.update((_identity(place), payload) for place, payload in _fetch(group, {}))
     return found

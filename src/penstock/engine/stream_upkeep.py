@@ -17,13 +17,13 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from penstock.engine.cold_compaction import ColdCompaction
 from penstock.engine.declarations import Argv
 from penstock.engine.lease_grace import LeaseGrace
 from penstock.engine.stream_members import FORGOTTEN, Place
 from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.changes import Change
-from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import MOST, Messages
 from penstock.types.stream.nodes import NODE
@@ -64,6 +64,7 @@ class Streams:
         self.grace = LeaseGrace()
         self._token = 0  # of the last delivery in any group
         self._lost: weakref.WeakKeyDictionary[Messages, str] = weakref.WeakKeyDictionary()  # what was last told of them
+        self._cold_compaction = ColdCompaction(engine, self._tick_soon)
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
@@ -255,11 +256,13 @@ class Streams:
             self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
         rewritten: list[int] = []
         try:
-            while (compacted := compact(messages, nodes=1)).more and perf_counter_ns() < until:
+            while (compacted := self._cold_compaction.step(messages)) is not None:
                 rewritten += compacted.rewritten
-            rewritten += compacted.rewritten
-            if compacted.more:
-                self._tick_soon()
+                if not compacted.more:
+                    break
+                if perf_counter_ns() >= until:
+                    self._tick_soon()
+                    break
         except MissingHistory as error:
             self._tell_lost(messages, key, "is not compacted", error)
         if rewritten:

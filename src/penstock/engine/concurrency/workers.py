@@ -300,12 +300,12 @@ class Workers:
             self._engine.blocking.enter(job.waiter)
         return job
 
-    def in_background(self, compute: Callable[[], object], over: Callable[[], None]) -> bool:
+    def in_background(self, compute: Callable[[], object], over: Callable[[], None], for_disk: bool = False) -> bool:
         """Have a thread run `compute`, and the loop `over` after it; False if that would take nothing off the loop.
 
-        So it is without threads, and where they have only the loop's own processor.
+        So it is without threads, and where they have only the loop's own processor, unless it waits `for_disk`.
         """
-        if self.threshold == NEVER or _processors() < 2:
+        if self.threshold == NEVER or (_processors() < 2 and not for_disk):
             return False
         return self._pool.put(Chore(compute, over), self._engine.config.worker_threads)
 

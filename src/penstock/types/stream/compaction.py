@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.types.stream.nodes import NODE, Node
 from penstock.types.stream.segments import MissingHistory
 
 if TYPE_CHECKING:
-    from penstock.types.stream.messages import Messages
+    from penstock.types.stream.messages import Messages, Place
 
 
 class Compacted(NamedTuple):
@@ -139,6 +139,22 @@ def compact(messages: Messages, nodes: int = 8, least: int = 1) -> Compacted:
         rewritten.append(number)
     more = compactor.next < messages.active.number or compactor.evicted or compactor.candidate(least) is not None
     return Compacted(rewritten, bool(more))
+
+
+def upcoming(messages: Messages, nodes: int) -> list[Place]:
+    """The nodes in files that the next steps of `compact` will read, so many at most; none if the first reads none."""
+    compactor = messages.compactor
+    if compactor is None:
+        return []
+    if compactor.next < messages.active.number:
+        held: Iterable[Node] = map(messages.node, range(compactor.next, messages.active.number))
+    else:
+        held = compactor.evicted or map(messages.node, compactor.superseded)
+    return [node.stored for node in takewhile(_is_in_file, islice(held, nodes)) if node.stored is not None]
+
+
+def _is_in_file(node: Node) -> bool:
+    return node.stored is not None and not node.payload
 
 
 def compact_nodes(messages: Messages, numbers: Iterable[int]) -> None:

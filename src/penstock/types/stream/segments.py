@@ -29,6 +29,9 @@ ENTRY = 28
 NAME = re.compile(r"\d+-\d+-[0-9a-f]{8}(-\d+)?\.arrow")
 """Names of files: the first and the last offset, the checksum of all nodes, and a number if that is taken."""
 
+Identity = tuple[str, int]
+"""The name of a file, and where in it a node begins."""
+
 _HEAD = struct.Struct("<qqq?")
 
 
@@ -163,6 +166,10 @@ class Segment:
         segment = Segment(self.name, start, self.before_at(a), self.large, *columns, sparse)
         segment.file = self.file
         return segment
+
+    def identity(self, place: int) -> Identity:
+        """What says which bytes a node has, in whatever stream or segment it is found."""
+        return self.name, self.places[place]
 
     def fetch(self, places: Sequence[int]) -> list[bytes]:
         """The payloads of some nodes."""

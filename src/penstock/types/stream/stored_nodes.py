@@ -53,7 +53,7 @@ def with_fetched(messages: Messages, fetched: Iterable[tuple[Place, bytes]]) -> 
         if number < messages.lowest or number in messages.nodes:
             continue
         now = messages.place(number)
-        if (now[0].name, now[0].places[now[1]]) == (segment.name, segment.places[place]):
+        if now[0].identity(now[1]) == segment.identity(place):
             node = messages.fetched[number] = node_in(*now)
             node.take_fetched(payload)
     try:
@@ -61,7 +61,7 @@ def with_fetched(messages: Messages, fetched: Iterable[tuple[Place, bytes]]) -> 
     finally:
         fetched_nodes, messages.fetched = messages.fetched, {}
         for number, node in [*fetched_nodes.items()][-1:]:  # where the reader will go on
-            if number >= messages.lowest and number not in messages.nodes:
+            if number >= messages.lowest and number not in messages.nodes and messages.place(number) == node.stored:
                 messages.use(node)
 
 
