@@ -25,9 +25,10 @@ from penstock.types.stream.stream import Stream
 
 
 def read_group(session: Session, read: Read) -> Reply:
-    _check(session, [read])
+    if read.dead_letter is not None or not _is_known(session, read):
+        _check(session, [read])
     part = _deliver(session, read)
-    session.log(*part.effects)
+    session.effects = part.effects
     if not part.delivery.runs and read.deadline is not None and read.count:
         part.wait(session, read)
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
@@ -106,11 +107,8 @@ class Delivered(NamedTuple):
 
 def _check(session: Session, reads: Sequence[Read]) -> None:
     """Raise what these group reads can raise, before the first of them delivers anything."""
-    db, dead_letter, news = session.db, reads[0].dead_letter, []
-    for read in reads:
-        group = _known_group(session, read)
-        if group is None or (read.consumer is not None and read.consumer not in group.members.by_name):
-            news.append(read)
+    db, dead_letter = session.db, reads[0].dead_letter
+    news = [read for read in reads if not _is_known(session, read)]
     for read in news:
         session.engine.require_memory([read.key, read.group or b"", read.consumer or b""])
     if dead_letter is not None and type(db.get(dead_letter)) not in (Stream, type(None)):
@@ -120,6 +118,12 @@ def _check(session: Session, reads: Sequence[Read]) -> None:
         if stream is not None and read.group not in stream.groups and still_waiting(session, stream):
             name = (read.group or b"").decode(errors="replace")
             raise Unblocked(f"the group '{name}' was deleted while this read waited")
+
+
+def _is_known(session: Session, read: Read) -> bool:
+    """Whether there is the group, and the member if it has a name."""
+    group = _known_group(session, read)
+    return group is not None and (read.consumer is None or read.consumer in group.members.by_name)
 
 
 def _known_group(session: Session, read: Read) -> Group | None:
@@ -135,13 +139,14 @@ def _deliver(session: Session, read: Read) -> Delivered:
     engine, db = session.engine, session.db
     assert read.group is not None
     stream = db.obtain_stream(read.key)
-    known = read.group in stream.groups
-    group = stream.group(read.group, _place(session, stream, read))
-    engine.streams.note(db, read.key, stream)
+    known = stream.groups.get(read.group)
+    group = known or stream.group(read.group, _place(session, stream, read))
+    if known is None:
+        engine.streams.note(db, read.key, stream)
     if read.consumer is not None:
         engine.stream_members.asked(session, read.key, read.group, group, read.consumer, read.release)
     now = engine.streams.lease_time()
-    if stream.hides(now) is None:
+    if stream.delays is not None and stream.hides(now) is None:
         stream.delays = None  # all of them are visible
     delivery = group.deliver(
         stream.messages,
@@ -153,16 +158,16 @@ def _deliver(session: Session, read: Read) -> Delivered:
         read.dead_letter,
         read.limit,
         read.reserve,
-        engine.streams.token(now),
+        engine.streams.token(now) if read.retry is not None else 0,
         stream.delays,
-        engine.streams.due_by(),
+        engine.streams.due_by(now),
     )
     if read.retry is not None and (read.retry[1] or read.limit):
         soonest = min(read.retry[1] or read.retry[0], read.retry[0]) if read.limit else read.retry[1]
         stream.expiries.note(read.group, now + soonest)
     if read.consumer is not None and delivery.leases:
         group.members.by_name[read.consumer].got(delivery.leases, group.leases)
-    change = delivery.change or (None if known else group.change())
+    change = delivery.change or (group.change() if known is None else None)
     effects: list[Argv] = []
     if change is not None:
         effects = engine.streams.group_changed(db, read.key, read.group, stream, change, delivery.expired)

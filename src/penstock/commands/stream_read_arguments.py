@@ -102,7 +102,7 @@ class Read:
         at = 4
         while at < len(argv):
             word = argv[at].upper()
-            size = _size(argv, at)
+            size = _SIZES.get(word) or _size(argv, at)
             if size is None or at + size > len(argv):
                 shown = argv[at][:64].decode(errors="replace")
                 raise ReplyError(f"unknown or incomplete option '{shown}' of TREAD")
@@ -184,7 +184,7 @@ _PLAIN = frozenset([b"BLOCK", b"GROUP", b"MAXBYTES", b"WITHINFO", b"FORMAT"])  #
 def _size(argv: Sequence[bytes], at: int) -> int | None:
     """The words of the option at a position; None if there is no such option."""
     word = argv[at].upper()
-    if word == b"ALSO":
+    if word == b"ALSO":  # the only one that says itself how many words it has
         count = argv[at + 1] if at + 1 < len(argv) else b""
         return 2 + int(count) if count.isdigit() and 0 < len(count) < 7 and int(count) else None
     return _SIZES.get(word)

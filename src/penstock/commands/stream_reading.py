@@ -76,9 +76,10 @@ def tread(session: Session, argv: Argv) -> Reply:
     read = Read.parse(argv, session.db.clock.now)
     handle = _read_plain if read.group is None else read_several if read.also else read_group
     streams = [session.db.find(name, Stream) for name in (read.key, *read.also)]
-    if not any(stream is not None and stream.messages.history for stream in streams):
-        return handle(session, read)
-    return with_history(session, _foreseen(session, read, streams), lambda: handle(session, read))
+    for stream in streams:
+        if stream is not None and stream.messages.history:
+            return with_history(session, _foreseen(session, read, streams), lambda: handle(session, read))
+    return handle(session, read)
 
 
 def _foreseen(session: Session, read: Read, streams: list[Stream | None]) -> Foreseen:

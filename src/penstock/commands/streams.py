@@ -46,13 +46,20 @@ def refuse_repeated(seen: set[bytes], word: bytes, command: str) -> None:
     seen.add(word)
 
 
+def _to_offset(raw: bytes, word: bytes) -> int:
+    """One end of a range."""
+    if raw.isdigit() and len(raw) < 19 and raw[0] != 48:
+        return int(raw)
+    return to_number(raw, f"offset '{word.decode(errors='replace')}'", 1)
+
+
 def to_ranges(words: Sequence[bytes]) -> list[Range]:
     """Offsets and ranges such as `7` or `3-9`. The end is included on the wire and excluded here."""
     ranges: list[Range] = []
     for word in words:
         start, dash, end = word.partition(b"-")
-        first = to_number(start, f"offset '{word.decode(errors='replace')}'", 1)
-        last = to_number(end, f"offset '{word.decode(errors='replace')}'", 1) if dash else first
+        first = _to_offset(start, word)
+        last = _to_offset(end, word) if dash else first
         if last < first:
             raise ReplyError(f"range '{word.decode(errors='replace')}' ends before it starts")
         ranges.append((first, last + 1))

@@ -133,9 +133,9 @@ class Streams:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
         return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
 
-    def due_by(self) -> int:
+    def due_by(self, now: int | None = None) -> int:
         """What falls due until this lease time is due now: after an outage, only what was due before it."""
-        return self.grace.due_by(self.lease_time())
+        return self.grace.due_by(self.lease_time() if now is None else now)
 
     def token(self, now: int) -> int:
         """The number of the next delivery at a lease time. It grows, and starts at the microseconds since 1970.

@@ -143,7 +143,7 @@ class Group:
             due_by = now if due_by is None else due_by
             self._make_room(messages, due_by, cap, expired, removed)
             leases, left_bytes = self._take_due(messages, now, due_by, terms, count, max_bytes, expired, removed)
-        left = count - sum([lease.end - lease.start for lease in leases])
+        left = count - sum([lease.end - lease.start for lease in leases]) if leases else count
         waits = self.waiting.messages > 0
         if waits:
             more, left_bytes = self._take_visible(messages, now, terms, left, cap, left_bytes, removed)
@@ -159,12 +159,13 @@ class Group:
                 hidden.append(_pass_by(self, run))
                 patience -= 1
                 continue
-            room = min(left, cap - self.pending_count) if terms is not None else left
+            room = min(left, cap - self.leases.messages) if terms is not None else left
             taken = take(messages, self.position, room, left_bytes, run[0] if run is not None else None)
             left_bytes = left_bytes - taken.cost if left_bytes is not None else None
             self.position = taken.next
             self.lost += taken.evicted
-            left -= sum([end - start for start, end in taken.runs])
+            for start, end in taken.runs:
+                left -= end - start
             for start, end in without(taken.runs, again) if again else taken.runs:
                 if terms is None or waits:
                     leases.append(self._give(start, end, terms, removed))

@@ -213,12 +213,11 @@ class Messages:
         """The blocks between two held offsets, with the part of each that is asked for."""
         number = (start - 1) // NODE
         nodes = self.nodes
-        cold = self.cooling.hot_from(self.active.number)
         while start < end:
             node = nodes.get(number)
             if node is None and number < self.active.number:
                 node = self.node(number)
-            if node is not None and (number < cold or node.stored is not None):
+            if node is not None:
                 self.use(node)
             number += 1
             stop = min(end, number * NODE + 1)
@@ -227,15 +226,13 @@ class Messages:
 
     def use(self, node: Node) -> None:
         """Keep a cold node decoded for the next read, and drop the one that was not read for longest."""
-        hot = self.cooling.storage.hot_nodes
-        if (
-            node.number >= self.cooling.hot_from(self.active.number) and node.stored is None
-        ) or node.number in self.fetched:
+        number, cooling = node.number, self.cooling
+        if (node.stored is None and number >= cooling.hot_from(self.active.number)) or number in self.fetched:
             return
         recent = self.recent
-        recent.pop(node.number, None)
-        recent[node.number] = node
-        while len(recent) > max(hot, 1):
+        recent.pop(number, None)
+        recent[number] = node
+        while len(recent) > max(cooling.storage.hot_nodes, 1):
             recent.pop(next(iter(recent))).rest()
 
     def runs(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:

@@ -170,7 +170,7 @@ class Shelves:
         shelf.messages -= length
         self.messages -= length
         self.count -= 1
-        if len(starts) <= _FEW // 2:
+        if len(starts) <= _FEW // 2 and len(self.all) > 1:
             self._tidy(at)
 
     def remove_range(self, start: int, end: int) -> None:
