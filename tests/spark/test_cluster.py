@@ -100,7 +100,7 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
         command += [Path(__file__).parents[1] / "support" / "spark" / "cluster_copy.py", tmp_path / "checkpoint"]
         submitted = subprocess.run(
             list(map(str, command)),
-            env=environment | {"PENSTOCK_URL": server.url},
+            env=environment | {"PENSTOCK_URL": server.url, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
             text=True,
             check=False,

@@ -10,6 +10,7 @@ import pytest
 import redis
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from tests.support.spark.busy import BUSY, patiently
 from tests.support.spark.world import World
 
 from penstock import Server
@@ -17,7 +18,6 @@ from penstock.spark import reason
 from penstock.spark.problems import finding
 
 pytestmark = pytest.mark.timeout(900)
-BUSY = "Python worker failed to connect back"  # Spark gives a process ten seconds to start
 
 
 def start(world: World, frame: Any, name: str, mode: str = "append", once: bool = True, **options: Any) -> Any:
@@ -28,14 +28,7 @@ def start(world: World, frame: Any, name: str, mode: str = "append", once: bool 
 
 def finish(starting: Callable[[], Any]) -> None:
     """Run a query to its end."""
-    while True:
-        try:
-            starting().awaitTermination()
-        except PySparkException as error:
-            if BUSY not in str(error):
-                raise
-        else:
-            return
+    patiently(lambda: starting().awaitTermination())
 
 
 def line_of(failing: Callable[[], Any]) -> str:

@@ -10,6 +10,7 @@ import sys
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from tests.support.spark.busy import patiently
 
 
 def executor(_: object) -> str:
@@ -23,9 +24,10 @@ def main(checkpoint: str) -> None:
     executors = set(spark.sparkContext.parallelize(range(8), 8).map(executor).collect())
     frame = spark.readStream.format("penstock").option("stream", "in").option("minPartitions", 4).load()
     writer = frame.select("tag", "entry").writeStream.format("penstock").option("stream", "out")
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
-    rows = spark.read.format("penstock").option("stream", "out").option("minPartitions", 4).load().count()
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    patiently(lambda: writer.start().awaitTermination())
+    reader = spark.read.format("penstock").option("stream", "out").option("minPartitions", 4)
+    rows = patiently(lambda: reader.load().count())
     sys.stdout.write(f"{len(executors)} executors, {rows} rows\n")
     spark.stop()
 

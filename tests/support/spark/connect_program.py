@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from tests.support.spark.busy import patiently
 
 import penstock.spark
 
@@ -56,15 +56,13 @@ class Program:
         return self.spark.readStream.format("penstock").option("text", True).option("stream", stream).load()
 
     def run(self, name: str, writer: Callable[[], Any]) -> None:
-        """Run a query to the end of what there is; again if one of Spark's own processes was too slow to start."""
-        while True:
+        """Run a query to the end of what there is."""
+
+        def to_the_end() -> None:
             ready = writer().option("checkpointLocation", f"{self._folder}/{name}").trigger(availableNow=True)
-            try:
-                ready.start().awaitTermination()
-                return
-            except PySparkException as error:
-                if "Python worker failed to connect back" not in str(error):
-                    raise
+            ready.start().awaitTermination()
+
+        patiently(to_the_end)
 
     def entries(self, stream: str) -> list[str]:
         return sorted(row.entry for row in self.read(stream).select("entry").collect())

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from tests.support.spark.busy import patiently
 
 from penstock import Server
 
@@ -46,15 +46,11 @@ class World:
         """Write a streaming frame to a stream until there is no more; the progress of its batches."""
         writer = frame.writeStream.format("penstock").option("url", self.url).options(**options)
         writer = writer.option("checkpointLocation", str(self.folder / name)).trigger(availableNow=True)
-        while True:
+
+        def to_the_end() -> list[Any]:
             query = writer.start()
-            try:
-                query.awaitTermination()
-            except StreamingQueryException as error:
-                if "Python worker failed to connect back" not in str(
-                    error
-                ):  # Spark gives a process ten seconds to start
-                    raise
-            else:
-                progress: list[Any] = query.recentProgress
-                return progress
+            query.awaitTermination()
+            progress: list[Any] = query.recentProgress
+            return progress
+
+        return patiently(to_the_end)
