@@ -20,7 +20,7 @@ from penstock.storage.writer import LogFile
 def make_log(path: Path, *groups: list[list[bytes]]) -> None:
     file = LogFile(path)
     for group in groups:
-        file.append(framed(b"".join(pack(*argv) for argv in group)), None)
+        file.append([framed(b"".join(pack(*argv) for argv in group))], None)
     file.close()
 
 

@@ -349,3 +349,55 @@ def test_a_client_that_cannot_be_answered_delays_no_other_reply(
     always.loop.run_next_from_thread()
     assert always.sent == [b"+OK\r\n"]
     assert "a bug" in caplog.text
+
+
+def test_large_values_are_written_without_a_copy(everysec: Bench) -> None:
+    large = bytes(range(256)) * 256
+    values = [large, b"small", large[1:], b"", large[2:]]
+    seen: list[bytes] = []
+    everysec.writer.on_written = seen.extend
+    for number, value in enumerate(values):
+        everysec.writer.log([(number % 2, [b"SET", b"%d" % number, value, b"KEEPTTL"])])
+    everysec.writer.append(0, [b"MSET", *[word for n in range(200) for word in (b"k%d" % n, large[n:])]])
+    everysec.loop.run()
+    assert [piece for piece in seen if piece is large]
+    ((_, commands),) = batches.read(everysec.path)
+    written = [argv for argv in commands if argv[0] != b"SELECT"]
+    assert [argv[2] for argv in written[:-1]] == values
+    assert written[-1][2::2] == [large[n:] for n in range(200)]
+    assert everysec.writer.file.size == everysec.path.stat().st_size
+
+
+@pytest.mark.parametrize("most", [1, 7, 70_000, 100_000])
+def test_a_disk_that_takes_a_part_at_a_time_gets_all(
+    everysec: Bench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    write, step = os.write, max(most, 1000)
+    monkeypatch.setattr(os, "writev", lambda number, pieces: write(number, b"".join(pieces)[:most]))
+    monkeypatch.setattr(os, "write", lambda number, data: write(number, bytes(data[:step])))
+    values = [b"a" * 70_000, b"b", b"c" * 40_000]
+    for number, value in enumerate(values):
+        everysec.writer.append(0, [b"SET", b"%d" % number, value])
+    everysec.loop.run()
+    ((_, commands),) = batches.read(everysec.path)
+    assert [argv[2] for argv in commands if argv[0] == b"SET"] == values
+
+
+def test_a_batch_of_large_values_that_the_disk_refused_is_written_later(
+    everysec: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"a" * 70_000, b"b", b"c" * 40_000]
+    for number, value in enumerate(values):
+        everysec.writer.append(0, [b"SET", b"%d" % number, value])
+    with monkeypatch.context() as full:
+
+        def refuse(number: int, pieces: list[bytes]) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(os, "writev", refuse)
+        everysec.loop.run()
+    assert everysec.troubles == [os.strerror(errno.ENOSPC)]
+    everysec.disk.gate.release()
+    everysec.writer.drain()
+    ((_, commands),) = batches.read(everysec.path)
+    assert [argv[2] for argv in commands if argv[0] == b"SET"] == values

@@ -16,6 +16,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.replication.link import Link
 from penstock.storage import snapshot
+from penstock.storage.batches import Batch
 from penstock.storage.lineage import Lineage
 from penstock.storage.notice import notice
 from penstock.storage.persistence import Persistence
@@ -106,10 +107,12 @@ class Links:
         self.close_all()
         self.opened()
 
-    def _written(self, batch: bytes) -> None:
-        self.end += len(batch)
-        for link in list(self.links.values()):
-            link.written(batch)
+    def _written(self, batch: Batch) -> None:
+        self.end += sum(map(len, batch))
+        if self.links:
+            whole = b"".join(batch)
+            for link in list(self.links.values()):
+                link.written(whole)
         self.on_written()
 
     def _keep_from(self) -> int | None:

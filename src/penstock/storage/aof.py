@@ -56,7 +56,7 @@ class AppendOnlyFile:
         self._kept_from = ""  # the first increment that the base being written does not contain
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
         self.feed = Feed(self)
-        self.on_written: Callable[[bytes], None] = lambda batch: None  # told of each batch that the log has got
+        self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
         self.own_writer: Callable[..., LogWriter] = LogWriter  # for a log that is no replica's
 
     @property

@@ -42,10 +42,35 @@ class TornTail(StorageError):
     """The last batch is incomplete: the process or the machine stopped while it was being written."""
 
 
+Batch = list[bytes]
+"""A batch as it is written, in pieces: a small one is one piece."""
+
+LARGE = 1 << 15
+"""Bytes from which a piece is not copied only to be joined with others."""
+
+
 def framed(payload: bytes) -> bytes:
     """A batch as it is written: its header, and the payload."""
     fields = b"%x %08x" % (len(payload), zlib.crc32(payload))
     return b"#SUM %b %08x\r\n%b" % (fields, zlib.crc32(fields), payload)
+
+
+def framed_in_pieces(lines: list[bytes]) -> Batch:
+    """The batch of these lines, joined by line breaks, except that large ones stay as they are."""
+    pieces: Batch = []
+    small: list[bytes] = []
+    for line in lines:
+        if len(line) < LARGE:
+            small.append(line)
+        else:
+            pieces += (b"\r\n".join([*small, b""]), line)
+            small = [b""]
+    pieces.append(b"\r\n".join(small))
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    fields = b"%x %08x" % (sum(map(len, pieces)), checksum)
+    return [b"#SUM %b %08x\r\n" % (fields, zlib.crc32(fields)), *pieces]
 
 
 LENGTHS = [b"$%d" % length for length in range(1024)]

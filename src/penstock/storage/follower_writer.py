@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
+from penstock.storage.batches import Batch
 from penstock.storage.writer import LogWriter
 
 
@@ -24,12 +25,12 @@ class FollowerWriter(LogWriter):
     def append(self, database: int, argv: Argv) -> None:
         raise AssertionError(f"a replica changed something by itself: {argv[:2]!r}")
 
-    def _take_batch(self) -> bytes:
+    def _take_batch(self) -> Batch:
         pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+        return pieces
 
-    def _take_back(self, batch: bytes) -> None:
-        self._pieces.insert(0, batch)
+    def _take_back(self, batch: Batch) -> None:
+        self._pieces[:0] = batch
 
     def _join(self) -> None:
         """Batches have nothing between them."""

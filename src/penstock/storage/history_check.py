@@ -171,7 +171,7 @@ class _Log:
         repaired.write(self.path)
         file = LogFile(self.path.with_name(name))
         try:
-            file.append(batches.framed(b"".join(map(_effects, losses))), os.fsync)
+            file.append([batches.framed(b"".join(map(_effects, losses)))], os.fsync)
         finally:
             file.close()
         if not listed.increments:

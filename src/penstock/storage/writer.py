@@ -47,7 +47,7 @@ from typing import Protocol
 
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
-from penstock.storage.batches import LENGTHS, add_lines, framed
+from penstock.storage.batches import LARGE, LENGTHS, Batch, add_lines, framed, framed_in_pieces
 from penstock.storage.held_replies import Confirmations, Held, send_all
 from penstock.storage.log_thread import LogThread
 
@@ -57,6 +57,8 @@ NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas hav
 """What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""
 MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
+MOST_PIECES = 1000
+"""Pieces that the system takes at once; Linux takes 1024."""
 
 
 class Loop(Protocol):
@@ -82,15 +84,19 @@ class LogFile:
         """Where the feed goes on."""
         return self.start + self.size
 
-    def append(self, batch: bytes, sync: Callable[[int], None] | None) -> None:
+    def append(self, batch: Batch, sync: Callable[[int], None] | None) -> None:
         """Write one batch and perhaps sync it; if either fails the file is as before."""
-        rest = memoryview(batch)
-        total = len(rest)
         self._cut()
         self._torn = True
         try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            if len(batch) == 1:
+                total = len(batch[0])
+                written = os.write(self._descriptor, batch[0])
+            else:
+                total = sum(map(len, batch))
+                written = os.writev(self._descriptor, batch[:MOST_PIECES])
+            if written < total:
+                self._write_rest(batch, written)
             if sync is not None:
                 sync(self._descriptor)
         except OSError:
@@ -98,6 +104,14 @@ class LogFile:
             raise
         self._torn = False
         self.size += total
+
+    def _write_rest(self, batch: Batch, written: int) -> None:
+        """The system took no more than this at once: there are many pieces, or the disk is nearly full."""
+        for piece in batch:
+            rest = memoryview(piece)[written:]
+            written = max(written - len(piece), 0)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
 
     def _cut(self) -> None:
         if self._torn:
@@ -134,18 +148,19 @@ class LogWriter:
         self.syncs = 0  # how often the file was synced
         self.synced_end = file.end  # the feed up to here is safe from a power cut
         self.delayed_syncs = 0  # syncs that were under way when the next one was due
-        self.on_written: Callable[[bytes], None] = lambda batch: None  # told of each batch, before replies leave
+        self.on_written: Callable[[Batch], None] = lambda batch: None  # told of each batch, before replies leave
         self._loop = loop
         self._on_trouble = on_trouble
         self._sync = sync
         self._pieces: list[bytes] = []  # lines of entries that are in no batch yet
         self._joined = 0  # how many of them, the first ones, are many lines joined already
+        self._has_large = False  # one of them may be LARGE
         self._database = -1  # the one that the last entry was for
         self._held: list[Held] = []  # replies that wait for _pieces
         self._leaving: list[Held] = []  # replies that wait for the batch the thread has
         self._confirmations = Confirmations(self._send)  # replies that wait for replicas
         self._planned = False  # a flush will come
-        self._batch = b""  # the batch the thread has
+        self._batch: Batch = []  # the batch the thread has
         self._busy = False  # the thread has a batch
         self._syncing = False  # the thread syncs what was written (everysec)
         self._syncing_to = 0  # up to where
@@ -179,8 +194,11 @@ class LogWriter:
             try:
                 pieces += (b"*3", LENGTHS[len(name)], name, LENGTHS[len(key)], key, LENGTHS[len(value)], value)
             except IndexError:
+                self._has_large = self._has_large or len(value) >= LARGE
                 add_lines(pieces, argv)
         else:
+            if len(argv) < MANY // 2:  # else its lines are joined
+                self._has_large = self._has_large or max(map(len, argv)) >= LARGE
             add_lines(pieces, argv)
         if not self._planned and self.trouble is None:
             self._write_soon()
@@ -206,8 +224,10 @@ class LogWriter:
 
     def _join(self) -> None:
         """Join lines, so that arguments are let go while they are in the processor's cache."""
-        self._pieces[self._joined :] = [b"\r\n".join(self._pieces[self._joined :])]
+        lines = b"\r\n".join(self._pieces[self._joined :])
+        self._pieces[self._joined :] = [lines]
         self._joined += 1
+        self._has_large = self._has_large or len(lines) >= LARGE
 
     @property
     def syncing(self) -> bool:
@@ -231,11 +251,11 @@ class LogWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        return sum(map(len, self._pieces)) + 2 * len(self._pieces) + len(self._batch)
+        return sum(map(len, self._pieces)) + 2 * len(self._pieces) + sum(map(len, self._batch))
 
     # -- batches ----------------------------------------------------------------------------------------------
 
-    def _take_batch(self) -> bytes:
+    def _take_batch(self) -> Batch:
         """What has collected, as it is written. It begins in database 0 if it does not say which.
 
         So a batch can be understood without those before it.
@@ -247,12 +267,16 @@ class LogWriter:
             self._last_stamp = now
             pieces.insert(0, b"#TS:%d" % now)
         pieces.append(b"")
-        return framed(b"\r\n".join(pieces))
+        if not self._has_large:
+            return [framed(b"\r\n".join(pieces))]
+        self._has_large = False
+        return framed_in_pieces(pieces)
 
-    def _take_back(self, batch: bytes) -> None:
+    def _take_back(self, batch: Batch) -> None:
         """The disk refused a batch: it becomes the beginning of the next one."""
-        self._pieces.insert(0, batch.partition(b"\n")[2].removesuffix(b"\r\n"))
+        self._pieces.insert(0, b"".join(batch).partition(b"\n")[2].removesuffix(b"\r\n"))
         self._joined += 1
+        self._has_large = True
 
     def _flush(self) -> None:
         """The end of an iteration, or of the thread's last job: start the next batch."""
@@ -367,7 +391,7 @@ class LogWriter:
                 self.synced_end = self._syncing_to
         else:
             self._busy = False
-            batch, self._batch = self._batch, b""
+            batch, self._batch = self._batch, []
             if error is not None:
                 self._take_back(batch)
                 self._in_trouble(error)
