@@ -229,7 +229,8 @@ def test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed(tmp_path: Pat
             wait_for(lines, "copy: running, 100 rows")
             (java,) = psutil.Process(run.pid).children()
             processes = [java, *java.children(recursive=True)]
-            daemons = {each: command_of(each) for each in java.children() if "pyspark.daemon" in command_of(each)}
+            daemon = "penstock.spark.worker_daemon"
+            daemons = {each: command_of(each) for each in java.children() if daemon in command_of(each)}
             assert len({words[-1] for words in daemons.values()}) == len(daemons) > 0, "a run leaves processes behind"
             assert not [each for each in daemons if "pyspark.zip" in each.environ()["PYTHONPATH"]], "it compiles a zip"
             with started(words) as second:

@@ -1,4 +1,4 @@
-"""Spark's Python workers take the PySpark that is installed, not a zip of its sources."""
+"""Spark's Python workers take the PySpark that is installed, not a zip of its sources, and import little themselves."""
 
 from __future__ import annotations
 
@@ -29,6 +29,67 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 
     (found,) = spark.sparkContext.parallelize([0], 1).map(where).collect()
     assert Path(found).parent == Path(pyspark.__file__).parent
+
+
+def test_workers_are_forked_from_our_daemon(spark: SparkSession) -> None:
+    def parent(_: object) -> list[str]:
+        import psutil
+
+        return list(psutil.Process().parent().cmdline())
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(parent).collect()
+    assert found[-3:] == ["-m", "penstock.spark.worker_daemon", "pyspark.worker"]
+
+
+PRELOAD = """
+import os, sys
+import psutil
+from penstock.spark.worker_daemon import preload
+preload(sys.argv[1])
+print(psutil.Process().num_threads(), *sys.modules)
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "8", None])
+@pytest.mark.parametrize("kind", ["worker", "sql.worker.write_into_data_source", "sql.worker.lookup_data_sources"])
+def test_a_daemon_has_one_thread_when_it_forks(kind: str, threads: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"OMP_NUM_THREADS": threads} if threads else {}
+    ran = subprocess.run(
+        [sys.executable, "-c", PRELOAD, f"pyspark.{kind}"], env=environment, capture_output=True, text=True, check=True
+    )
+    count, *modules = ran.stdout.split()
+    assert count == "1", "a lock that another thread holds would stay locked in the workers"
+    assert f"pyspark.{kind}" in modules
+    assert ("penstock.client.api.sync" in modules) == ("lookup" not in kind), "a worker would have to import it"
+
+
+READ = """
+import sys
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+from penstock.spark.options import parse
+from penstock.spark.rows import Converter
+from penstock.spark.sink import _tags
+
+def column(kind, text, count):
+    table = b"".join((len(text) * place).to_bytes(4, sys.byteorder) for place in range(count + 1))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table), pa.py_buffer(text * count)], 0)
+
+columns = {"tag": column(pa.binary(), b"t", 3), "entry": column(pa.binary(), b'{"n": 1}', 3)}
+batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+schema = StructType().add("stream", StringType()).add("tag", StringType())
+schema = schema.add("entry", BinaryType()).add("n", IntegerType())
+rows = Converter(schema, parse({"stream": "in"})).convert("in", batch)
+print(rows.to_pylist()[2], _tags(batch)[2].as_py(), _tags(batch.drop_columns(["tag"]))[2].as_py())
+assert "pandas" not in sys.modules, "0.2 s of CPU in each worker"
+"""
+
+
+def test_pandas_is_not_imported_for_rows() -> None:
+    ran = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == """{'stream': 'in', 'tag': 't', 'entry': b'{"n": 1}', 'n': 1} b't' b''\n"""
 
 
 def test_processes_that_plan_start_as_those_of_tasks_do(monkeypatch: pytest.MonkeyPatch) -> None:

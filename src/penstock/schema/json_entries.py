@@ -30,8 +30,10 @@ import pyarrow.json
 import pyarrow.types as is_
 
 from penstock.schema.arrow_types import DEFAULT
+from penstock.schema.arrow_values import int32s, scalar_of
 from penstock.schema.json_values import Parser, TooDeep, kinds_in
 
+_NEWLINE = scalar_of(b"\n", pa.string())
 FEW = 32
 """Entries that are read one by one rather than halved again."""
 ROWS_A_REFUSAL = 64
@@ -160,8 +162,8 @@ def _joined(entries: pa.Array) -> pa.Scalar:
         text = pc.ascii_trim(text, _WHITESPACE)
         if not _look_like_objects(text):
             raise pa.ArrowInvalid("an entry is not a JSON object")
-    lines = pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text)
-    return pc.binary_join(lines, "\n")[0]
+    lines = pa.ListArray.from_arrays(int32s(0, len(text)), text)
+    return pc.binary_join(lines, _NEWLINE)[0]
 
 
 def _look_like_objects(text: pa.Array) -> bool:

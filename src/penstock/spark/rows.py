@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from penstock.schema.arrow_types import DEFAULT
+from penstock.schema.arrow_values import scalar_of
 from penstock.schema.columns import column_of, field_of
 from penstock.schema.json_entries import JsonEntries
 from penstock.spark.column_types import can_read
@@ -126,7 +127,7 @@ class Converter:
         columns = []
         for field in self._wanted:
             if field.name == "stream":
-                columns.append(pa.repeat(pa.scalar(stream, field.type), batch.num_rows))
+                columns.append(pa.repeat(scalar_of(stream.encode(), field.type), batch.num_rows))
             elif field.name == "time" and pa.types.is_timestamp(field.type):
                 columns.append(batch.column("time").cast(pa.timestamp("ms", tz="UTC")).cast(field.type))
             elif field.name in ("tag", "entry"):

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
+from penstock.schema.arrow_values import scalar_of
 from penstock.schema.columns import column_of
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Fenced, Link
@@ -191,8 +192,9 @@ class _Entries:
 
 def _tags(batch: pa.RecordBatch) -> pa.Array:
     if "tag" not in batch.schema.names:
-        return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
-    return _binary(pc.fill_null(batch.column("tag"), b"" if pa.types.is_binary(batch.column("tag").type) else ""))
+        return pa.repeat(scalar_of(b"", pa.binary()), batch.num_rows)
+    tags = batch.column("tag")
+    return _binary(pc.fill_null(tags, scalar_of(b"", tags.type)))
 
 
 def _times(column: pa.Array) -> pa.Array:

@@ -5,6 +5,9 @@ each start, and that takes three times as long as the start itself: 1.2 s of CPU
 or more processes that a query begins with. On a busy machine it takes longer than the ten seconds after which Spark
 gives a worker up. A PySpark that pip installed is in the same version beside the zip, with its compiled files. So
 workers start by a script that takes the zips out of the path.
+
+The script also starts our daemon in place of Spark's (worker_daemon.py). The setting `spark.python.daemon.module` would
+do so for tasks, but not for processes that plan.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ logger = logging.getLogger(__name__)
 _SCRIPT = """\
 #!/bin/sh
 # Starts Python for Spark without the zips of PySpark's sources on its path; PySpark is installed beside them.
+# Workers are forked from a daemon of Penstock, which has imported what they need.
 path=$PYTHONPATH
 PYTHONPATH=
 IFS=:
@@ -35,6 +39,10 @@ for each in $path; do
         *) PYTHONPATH=$PYTHONPATH${{PYTHONPATH:+:}}$each ;;
     esac
 done
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -m penstock.spark.worker_daemon "$@"
+fi
 exec {python} "$@"
 """
 
