@@ -54,10 +54,16 @@ def test_the_node_that_was_handed_over_to_comes_first() -> None:
 
 
 def test_any_node_leads_a_new_shard_or_one_whose_data_was_given_up() -> None:
-    new = Snapshot(1, None, 0, "", 0, 0, {"b": node("b", standing_for=1)}, None)
+    new = Snapshot(1, None, 0, "", 0, 0, {"b": node("b", epoch=0, standing_for=1)}, None)
     assert leaders(new) == ["b"]
     assert next_state(new, "b", 1) == State(1, "b", {"b": "log of b"})
     assert leaders(snapshot({"d": node("d")}, in_sync="")) == ["d"]
+
+
+def test_no_node_leads_if_etcd_knows_less_than_the_nodes() -> None:
+    nodes = {"b": node("b", epoch=0, standing_for=1), "c": node("c", standing_for=1)}
+    assert leaders(Snapshot(1, None, 0, "", 0, 0, nodes, None), 2 * PATIENCE) == []
+    assert leaders(snapshot({"b": node("b"), "c": node("c", epoch=4)}), 2 * PATIENCE) == []
 
 
 def test_nodes_that_do_not_run_leave_the_set_if_enough_are_left() -> None:

@@ -17,7 +17,7 @@ import typer
 
 from penstock.cli.terminal import ending_quietly
 from penstock.shard.etcd import Delete, Etcd, EtcdAddress, EtcdError, Put
-from penstock.shard.records import Snapshot, key_of, read_shard
+from penstock.shard.records import Snapshot, State, key_of, read_shard
 
 Result = TypeVar("Result")
 SECONDS = 5.0
@@ -103,6 +103,36 @@ def remove(
     typer.echo(f"in sync: {', '.join(sorted(left)) or 'no node'}")
 
 
+@shard.command("restore")
+def restore(
+    name: str = SHARD,
+    node: str = typer.Argument(..., help="The node whose data counts; it runs."),
+    force: bool = typer.Option(
+        False, "--force", help="Also if another node has more: what only that one has is put aside there."
+    ),
+    etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
+) -> None:  # fmt: skip
+    """Say which node's data counts, when etcd has lost what it knew about the shard."""
+    link = _Link(name, etcd, user, ca, cert, key)
+    snapshot = link.read()
+    if not snapshot.is_forgetful:
+        link.fail("etcd has lost nothing that the nodes know: there is nothing to restore")
+    if snapshot.leader:
+        link.fail(f"node {snapshot.leader} leads without the data of the others; stop it first")
+    chosen = snapshot.nodes.get(node)
+    if chosen is None:
+        link.fail(f"node {node} does not run; these do: {', '.join(sorted(snapshot.nodes))}")
+    further = [other for other, each in snapshot.nodes.items() if (each.epoch, each.end) > (chosen.epoch, chosen.end)]
+    if further and not force:
+        link.fail(f"{', '.join(sorted(further))} has more data than {node}; name that one, or say --force")
+    read = {key_of(name, "state"): snapshot.state_revision, key_of(name, "leader"): 0}
+    epoch = max(each.epoch for each in snapshot.nodes.values())
+    put = Put(key_of(name, "state"), State(epoch, "", {node: chosen.log}).encoded())
+    if not link.ask(lambda client: client.change(read, put)):
+        link.fail("the shard has changed meanwhile; try again")
+    typer.echo(f"in sync: {node}. It leads in a moment, and the others follow")
+
+
 class _Link:
     """etcd, for one shard; errors end the program."""
 
@@ -147,4 +177,8 @@ def _shown(name: str, snapshot: Snapshot) -> str:
         is_member = node in in_sync and (known is None or known.log == in_sync[node])
         role = "leader" if node == snapshot.leader else "in sync" if is_member else "behind"
         lines.append(f"  {node:<12} {place:<24} {role}")
+        if snapshot.is_forgetful and known is not None:
+            lines[-1] += f"  data of epoch {known.epoch}, up to {known.end:,}"
+    if snapshot.is_forgetful:
+        lines.append(f"etcd has lost what it knew; `penstock shard restore {name} NODE` says whose data counts")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ another node can lead at once. Everything in etcd that says that this node is th
 
     no leader       the server stops following, the node says in etcd where its log ends, and may be elected
     another leads   the server follows it
+    etcd forgot     the server stops, and an operator decides (election.py)
     this one leads  the server leads, until the deadline that `Lease` computes; the in-sync set is changed as it wishes
 
 Each step reads all that etcd holds about the shard (records.py) and does what follows from it. A step is taken when
@@ -237,6 +238,9 @@ class Agent:
             await self._lease.grant()
         changes = self._changes
         snapshot = await self._register(await self._ask(read_shard, self._shard))
+        if snapshot.is_forgetful:
+            await self._wait_for_operator(snapshot)
+            return
         is_mine = snapshot.leader == self._me and snapshot.leader_lease == self._lease.needed()
         if is_mine and snapshot.epoch > self._given_up:  # no await from the comparison to where `_leading` is set
             await self._lead(snapshot)
@@ -251,18 +255,33 @@ class Agent:
         else:
             await self._stand(snapshot)
 
-    async def _register(self, snapshot: Snapshot) -> Snapshot:
-        """Have etcd know this node as it is; what etcd holds then. EtcdError if another process has its name."""
+    async def _register(self, snapshot: Snapshot, exactly: bool = False) -> Snapshot:
+        """Have etcd know this node as it is; what etcd holds then. EtcdError if another process has its name.
+
+        `exactly` is for a log that does not grow any more: it says where that ends.
+        """
         position = self._position
         host, port = self._place
         node = Node(host, port, position["log"], position["epoch"], position["end"], self._standing_for)
         known = snapshot.nodes.get(self._me)
         if known is not None and known.lease != self._lease.id:
             raise EtcdError(f"node {self._me} is there already: another process has its name, or had it a moment ago")
-        if known is not None and (known.log, known.standing_for) == (node.log, node.standing_for):
+        if known == node or (known is not None and not exactly and known.says_the_same_as(node)):
             return snapshot
         await self._ask(Etcd.put, key_of(self._shard, "nodes", self._me), node.encoded(), self._lease.needed())
         return await self._ask(read_shard, self._shard)
+
+    async def _wait_for_operator(self, snapshot: Snapshot) -> None:
+        """etcd does not know any more who has everything: this node's log stays as it is."""
+        self._stop_leading()
+        self._standing_for = 0
+        await self._order("wait", "operator", epoch=self._position["epoch"])
+        await self._register(snapshot, exactly=True)
+        raise EtcdError(
+            f"etcd knows shard {self._shard} up to epoch {snapshot.epoch}, and nodes have data of epoch "
+            f"{max(node.epoch for node in snapshot.nodes.values())}: etcd has lost what it knew. No node leads until "
+            f"`penstock shard restore {self._shard} NODE` says whose data counts"
+        )
 
     async def _lead(self, snapshot: Snapshot) -> None:
         assert snapshot.state is not None

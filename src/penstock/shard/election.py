@@ -4,6 +4,9 @@ Only nodes of the in-sync set may lead: each of them has everything that was ack
 each stops following, so that its log does not grow any more, and says in etcd where its log ends. When all have done
 so, or after PATIENCE, the furthest one takes the lead with a transaction, which fails if another was quicker. The
 order of the nodes is a matter of taste only; safety is in the set and in the transaction.
+
+An etcd that has lost its data does not know who has everything. No node leads then: that an operator says which node's
+data counts (`penstock shard restore`) is better than to lose what was acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ def candidates(snapshot: Snapshot) -> dict[str, Node]:
 
 def may_take_the_lead(snapshot: Snapshot, me: str, waited: float) -> bool:
     """Whether this node should try to lead now, `waited` seconds after it saw that there is no leader."""
-    if snapshot.leader:
+    if snapshot.leader or snapshot.is_forgetful:
         return False
     able, epoch = candidates(snapshot), snapshot.epoch + 1
     ready = {name: node for name, node in able.items() if node.standing_for == epoch}

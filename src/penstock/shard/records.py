@@ -54,6 +54,10 @@ class Node:
     standing_for: int = 0  # it follows no leader, its log ends there, and it may lead in this epoch
     lease: int = field(default=0, compare=False)
 
+    def says_the_same_as(self, other: Node) -> bool:
+        """Whether it makes no difference to an election which of the two etcd holds."""
+        return (self.log, self.standing_for) == (other.log, other.standing_for)
+
     def encoded(self) -> str:
         names = ("host", "port", "log", "epoch", "end", "standing_for")
         return json.dumps({name: getattr(self, name) for name in names})
@@ -75,6 +79,11 @@ class Snapshot:
     @property
     def epoch(self) -> int:
         return self.state.epoch if self.state is not None else 0
+
+    @property
+    def is_forgetful(self) -> bool:
+        """Whether nodes have data of a later epoch than etcd knows: it has lost what it knew, or part of it."""
+        return any(node.epoch > self.epoch for node in self.nodes.values())
 
 
 def read_shard(etcd: Etcd, shard: str) -> Snapshot:

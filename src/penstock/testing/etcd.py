@@ -60,6 +60,10 @@ class Member:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def lose_data(self) -> None:
+        """Empty its folder; it does not run."""
+        shutil.rmtree(self._folder)
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
