@@ -54,6 +54,8 @@ class AppendOnlyFile:
         self.manifest = Manifest()
         self.size_at_rewrite = 0  # growth is measured against this
         self._kept_from = ""  # the first increment that the base being written does not contain
+        self._installed: Manifest | None = None  # what a thread is listing, after a rewrite
+        self.settle: Callable[[], None] = lambda: None  # waits for that; called before anything else is listed
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
         self.feed = Feed(self)
         self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
@@ -93,6 +95,7 @@ class AppendOnlyFile:
 
     def write_by_itself(self) -> None:
         """What is logged from now on is this server's own; a copy of another's is not wanted any more."""
+        self.settle()
         for path in self.folder.glob(f"{TEMPORARY}copy-*.base"):
             path.unlink(missing_ok=True)
         self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end)))
@@ -227,6 +230,7 @@ class AppendOnlyFile:
 
     def follow(self, lineage: Lineage) -> None:
         """The leader that is followed has this lineage, and so has this log from now on."""
+        self.settle()
         if lineage != self.lineage:
             self.list_files(replace(self.manifest, lineage=lineage))
 
@@ -294,11 +298,10 @@ class AppendOnlyFile:
         temporary = self.folder / f"{TEMPORARY}{os.getpid()}-{self.prefix}.base"
         return Child(temporary, lambda file, go_on: snapshot.write(file, keyspace, go_on))
 
-    def finish_rewrite(self, child: Child) -> None:
-        """The child's base is on disk: list it instead of what it replaces, then remove that."""
+    def installing(self, child: Child) -> Callable[[], None]:
+        """The child has written a base: what a thread has to do to list it instead of what it replaces."""
         number = self.manifest.last + 1
         name = manifests.base_name(self.prefix, number)
-        install(child.path, self.folder / name)
         before, increments = self.manifest, self.manifest.increments
         kept = increments[increments.index(self._kept_from) :] if self.writer is not None else ()
         replaced = [each for each in before.names if each not in kept]
@@ -307,8 +310,18 @@ class AppendOnlyFile:
         )
         if self.writer is None:  # the base alone: what comes after it is another feed
             listed = replace(listed, starts={}, lineage=Lineage())
-        listed.write(self.manifest_path)
-        self.manifest, self._replaced = listed, ()
+        self._installed = listed
+
+        def install_base() -> None:
+            install(child.path, self.folder / name)
+            listed.write(self.manifest_path)
+
+        return install_base
+
+    def finish_rewrite(self) -> None:
+        """The new base is listed: remove what it replaces."""
+        assert self._installed is not None
+        self.manifest, self._installed, self._replaced = self._installed, None, ()
         self.feed.trim()
         self.remove_history()
         self.size_at_rewrite = self.size

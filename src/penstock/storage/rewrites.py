@@ -37,6 +37,7 @@ class Rewrites:
         self._engine = engine
         self._aof = aof
         self._child = child
+        aof.settle = lambda: child.finish(self)
         self.files: KnownFiles | None = None  # told when the log has a new base
         self.scheduled = False
         self.last_try = 0.0
@@ -92,10 +93,13 @@ class Rewrites:
             self.files.base_begins()
         return self._child.start(self, self._aof.start_rewrite)
 
+    def installing(self, child: Child) -> Callable[[], None]:
+        return self._aof.installing(child)
+
     def ended(self, child: Child, problem: str) -> None:
         if not problem:
             try:
-                self._aof.finish_rewrite(child)
+                self._aof.finish_rewrite()
             except OSError as error:
                 problem = str(error)
         if problem:

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,12 +111,10 @@ class Saves:
         self._begins()
         return self._child.start(self, lambda: Child(temporary, lambda file, go: snapshot.write(file, keyspace, go)))
 
+    def installing(self, child: Child) -> Callable[[], None]:
+        return partial(install, child.path, self.path)
+
     def ended(self, child: Child, problem: str) -> None:
-        if not problem:
-            try:
-                install(child.path, self.path)
-            except OSError as error:
-                problem = str(error)
         if problem:
             self.failed(problem)
         else:
