@@ -54,7 +54,7 @@ class Browser:
         options.binary_location = str(found[0])
         for flag in FLAGS:
             options.add_argument(flag)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.folder = Path(tempfile.mkdtemp(prefix="browser-"))
         """Everything that the browser and its driver leave behind; Chromium removes some of it, and only at times."""
         service = webdriver.ChromeService(str(found[1]), env={**os.environ, "TMPDIR": str(self.folder)})
