@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -26,6 +28,7 @@ from penstock.engine.concurrency.locks import KeyLock
 from penstock.engine.directives import DIRECTIVES
 from penstock.server.app import App
 from penstock.testing.redis import free_port
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.stored_nodes import read_back_size
 from penstock.types.stream.stream import Stream
 
@@ -159,3 +162,23 @@ def test_a_process_that_writes_twenty_times_its_stream_memory_stays_small(tmp_pa
             assert grown << 10 < 10 * limit
     finally:
         process.kill()
+
+
+def test_streams_that_are_in_files_are_not_looked_at_when_more_goes_to_files(
+    tmp_path: Path, entries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def nlargest(count: int, streams: Iterable[Messages], key: Callable[[Messages], int]) -> list[Messages]:
+        found = [*streams]
+        looked_at.append(len(found))
+        return heapq.nlargest(count, found, key)
+
+    monkeypatch.setattr("penstock.storage.history.heapq", SimpleNamespace(nlargest=nlargest))
+    with started(tmp_path) as server, connected(server) as client:
+        for number in range(60):
+            write(client, entries[:1000], f"s{number}")
+        until(lambda: client.info("persistence")["history_files"] > 50)
+        assert all_of(client, "s7") == entries[:1000]
+    assert looked_at
+    assert max(looked_at) < 30, "memory has room for three of them"

@@ -98,6 +98,7 @@ class History:
         self.problem: str | None = None  # why the last segment could not be written
         self.known = KnownFiles()
         self._streams: weakref.WeakSet[Messages] = weakref.WeakSet()  # those with sealed nodes
+        self._in_memory: weakref.WeakSet[Messages] = weakref.WeakSet()  # those whose sealed nodes are not all in files
         self._on_disk = DiskBound(engine, self.known, self._streams)
         self._held = 0  # about how many bytes sealed nodes take
         self._read_back = 0  # how many of them are those of nodes that were read from files
@@ -126,6 +127,7 @@ class History:
 
     def sealed(self, messages: Messages, raw: int) -> None:
         self._streams.add(messages)
+        self._in_memory.add(messages)
         self._held += raw
         if self._moves and 0 < self.limit < self._held and not self._relief_planned:
             self._relief_planned = True
@@ -236,13 +238,16 @@ class History:
         must be `now`; in between, what was written and what went to files is added and subtracted.
         """
         started = time.monotonic()
-        if now or started >= self._next_measure:
-            streams = [*self._streams]
-            self._read_back = sum(read_back_size(messages) for messages in streams if messages.recent)
-            held = sum(map(_in_memory, streams))
+        is_due = started >= self._next_measure
+        if is_due:
+            self._read_back = sum(read_back_size(messages) for messages in [*self._streams] if messages.recent)
+        if now or is_due:
+            streams = _with_nodes(self._in_memory)
+            held = sum(map(_size_in_memory, streams))
             if 2 * (held + self._read_back) > self.limit:  # else it cannot be too much, however it is stored
                 held = sum(map(sealed_size, streams))
             self._held = held + self._read_back
+        if is_due:
             self._next_measure = started + MEASURING * (time.monotonic() - started)
         return self._held
 
@@ -266,7 +271,7 @@ class History:
 
     def _move_from_largest(self, size: int, hot: bool, pressed: bool, at_once: bool) -> bool:
         """Have nodes of one of the largest streams written, `hot` ones only when there are no others."""
-        for messages in heapq.nlargest(CANDIDATES, self._streams, key=_in_memory):
+        for messages in heapq.nlargest(CANDIDATES, _with_nodes(self._in_memory), key=_size_in_memory):
             if hot:
                 messages.cooling.cool_all(messages.active.number)
             nodes = coldest(messages, size, hot)
@@ -408,5 +413,13 @@ def _segment_size(limit: int) -> int:
     return min(LARGEST_SEGMENT, max(limit // SHARE, 1))
 
 
-def _in_memory(messages: Messages) -> int:
+def _with_nodes(streams: weakref.WeakSet[Messages]) -> list[Messages]:
+    """Those with sealed nodes in memory, which memory bounds; the others are removed until they have some again."""
+    for messages in [*streams]:
+        if not messages.nodes:
+            streams.discard(messages)
+    return [*streams]
+
+
+def _size_in_memory(messages: Messages) -> int:
     return messages.sealed_raw - messages.stored_raw

@@ -272,6 +272,8 @@ class Messages:
         at = self.history.index(segment)
         parts = [(segment.first, number), (number + 1, segment.end)]
         self.history[at : at + 1] = [segment.part(a, b) for a, b in parts if a < b and b > self.lowest]
+        if self.storage.files is not None:
+            self.storage.files.sealed(self, node.raw)
         return node
 
     def _evict_stored(self, before: int) -> None:
