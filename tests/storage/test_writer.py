@@ -13,7 +13,8 @@ import pytest
 
 from penstock.engine.session import Unconfirmed
 from penstock.storage import batches
-from penstock.storage.writer import LogFile, LogWriter
+from penstock.storage.switching_writer import SwitchingWriter
+from penstock.storage.writer import LogFile
 
 
 class StepLoop:
@@ -65,7 +66,7 @@ class Bench:
         self.disk = Disk()
         self.sent: list[bytes] = []
         self.troubles: list[str | None] = []
-        self.writer = LogWriter(LogFile(self.path), self.loop, policy, self.troubles.append, self.disk.sync)
+        self.writer = SwitchingWriter(LogFile(self.path), self.loop, policy, self.troubles.append, self.disk.sync)
 
     def set(self, key: bytes, reply: bytes = b"+OK\r\n") -> None:
         """A client's SET, as a connection and the engine pass it on."""
@@ -269,7 +270,12 @@ def test_select_is_written_only_when_the_database_changes_and_in_each_file(every
     everysec.loop.run()
     everysec.disk.gate.release()
     everysec.writer.drain()
-    everysec.writer.switch(LogFile(tmp_path / "log.2.incr.aof"))
+    everysec.writer.write_all()
+    outcomes: list[OSError | None] = []
+    everysec.writer.switch(lambda: LogFile(tmp_path / "log.2.incr.aof"), outcomes.append)
+    everysec.disk.gate.release()
+    everysec.loop.run_next_from_thread()
+    assert outcomes == [None]
     everysec.writer.log([(0, [b"INCR", b"k"])])
     everysec.loop.run()
     names = [argv[0] for _, commands in batches.read(everysec.path) for argv in commands]
@@ -401,3 +407,45 @@ def test_a_batch_of_large_values_that_the_disk_refused_is_written_later(
     everysec.writer.drain()
     ((_, commands),) = batches.read(everysec.path)
     assert [argv[2] for argv in commands if argv[0] == b"SET"] == values
+
+
+@pytest.mark.parametrize("policy", ["always", "everysec"])
+def test_what_is_logged_during_a_switch_goes_to_the_next_file_and_its_reply_waits(tmp_path: Path, policy: str) -> None:
+    bench = Bench(tmp_path, policy)
+    bench.set(b"a", b"for a")
+    bench.writer.write_all()
+    assert bench.keys == [b"a"]
+    outcomes: list[OSError | None] = []
+    path = tmp_path / "log.2.incr.aof"
+    bench.writer.switch(lambda: LogFile(path, bench.writer.file.end), outcomes.append)
+    bench.set(b"b", b"for b")
+    bench.loop.run()
+    assert bench.sent == ([] if policy == "always" else [b"for a"])
+    bench.disk.gate.release(2)
+    bench.writer.drain()
+    assert outcomes == [None]
+    assert bench.sent == [b"for a", b"for b"]
+    assert bench.keys == [b"a"]
+    assert [argv for _, commands in batches.read(path) for argv in commands] == [
+        [b"SELECT", b"0"], [b"SET", b"b", b"1"],
+    ]  # fmt: skip
+    bench.disk.gate.release(100)
+    bench.writer.close()
+
+
+def test_a_switch_whose_sync_fails_continues_the_file_and_refuses(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "always")
+    bench.set(b"a", b"for a")
+    bench.writer.write_all()
+    outcomes: list[OSError | None] = []
+    bench.disk.failing = True
+    bench.writer.switch(lambda: LogFile(tmp_path / "log.2.incr.aof"), outcomes.append)
+    bench.disk.gate.release()
+    bench.loop.run_next_from_thread()
+    assert [type(outcome) for outcome in outcomes] == [OSError]
+    assert bench.writer.needs_rewrite
+    assert bench.sent == [b"-MISCONF Errors writing to the AOF file: Input/output error\r\n"]
+    assert bench.writer.file.path == bench.path
+    bench.disk.failing = False
+    bench.disk.gate.release(100)
+    bench.writer.close()

@@ -32,7 +32,8 @@ from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.lineage import Lineage
 from penstock.storage.manifest import Manifest
 from penstock.storage.replay import Replay
-from penstock.storage.writer import LogFile, LogWriter, Loop
+from penstock.storage.switching_writer import SwitchingWriter
+from penstock.storage.writer import LogFile, Loop
 
 log = logging.getLogger("penstock.storage")
 
@@ -50,16 +51,17 @@ class AppendOnlyFile:
         self._sync = sync
         self.prefix: str = config.appendfilename
         self.folder = Path(config.dir) / str(config.appenddirname)
-        self.writer: LogWriter | None = None
+        self.writer: SwitchingWriter | None = None
         self.manifest = Manifest()
         self.size_at_rewrite = 0  # growth is measured against this
         self._kept_from = ""  # the first increment that the base being written does not contain
         self._installed: Manifest | None = None  # what a thread is listing, after a rewrite
-        self.settle: Callable[[], None] = lambda: None  # waits for that; called before anything else is listed
+        self.finish_installing: Callable[[], None] = lambda: None  # waits for that
+        self.on_switch_failed: Callable[[str], None] = lambda problem: None  # there is no increment to continue in
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
         self.feed = Feed(self)
         self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
-        self.own_writer: Callable[..., LogWriter] = LogWriter  # for a log that is no replica's
+        self.own_writer: Callable[..., SwitchingWriter] = SwitchingWriter  # for a log that is no replica's
 
     @property
     def manifest_path(self) -> Path:
@@ -184,7 +186,11 @@ class AppendOnlyFile:
         """Log every change from now on, or append what a leader has logged."""
         remove_unfinished(self.folder, f"{self.prefix}*")
         self.remove_history()
-        name = self.manifest.increments[-1] if self.manifest.increments else self._list_increment(0)
+        if not self.manifest.increments:
+            name, listed = _with_increment(self.manifest, self.prefix, 0)
+            self._list_increment(name, listed)
+            self.manifest = listed
+        name = self.manifest.increments[-1]
         self._open_writer(LogFile(self.folder / name, self.manifest.starts[name]), on_trouble, following)
         if not following:
             self.write_by_itself()
@@ -239,6 +245,7 @@ class AppendOnlyFile:
 
         OSError if the disk refuses: then this log is as before, and the copy is gone.
         """
+        self.settle()
         number = self._make_folder() + 1
         name, increment = manifests.base_name(self.prefix, number), manifests.increment_name(self.prefix, number + 1)
         manifest = Manifest(name, (increment,), self._listed_before(), number + 1, {increment: start}, lineage)
@@ -269,34 +276,60 @@ class AppendOnlyFile:
                     for name in self.manifest.increments:
                         (self.folder / name).unlink(missing_ok=True)
 
-    def _list_increment(self, start: int) -> str:
-        """Make an empty increment and list it."""
-        number = self.manifest.last + 1
-        name = manifests.increment_name(self.prefix, number)
+    def _list_increment(self, name: str, listed: Manifest) -> None:
+        """Make an empty increment and list it, if there is a base; also in a thread."""
         (self.folder / name).touch()
         sync_folder(self.folder)
-        before = self.manifest
-        starts = {**before.starts, name: start}
-        self.list_files(replace(before, increments=(*before.increments, name), last=number, starts=starts))
-        return name
+        if listed.base:
+            listed.write(self.manifest_path)
 
     # -- rewriting --------------------------------------------------------------------------------------------
 
     def start_rewrite(self) -> Child:
-        """Continue in a new increment and have a child write a base of everything before it."""
+        """Have a child write a base of everything that the log has, and continue in a new increment."""
         if self.writer is not None:
-            self.writer.drain()
-            if self.writer.file.size:
-                start = self.writer.file.end
-                self.writer.switch(LogFile(self.folder / self._list_increment(start), start))
-            self._kept_from = self.manifest.increments[-1]
+            self.writer.write_all()
         else:  # the log is off: a base alone replaces all files
             last = self._make_folder()
             listed = manifests.read(self.manifest_path) if self.exists else Manifest()
             self.manifest = replace(listed, last=last)
         keyspace = self._engine.keyspace
         temporary = self.folder / f"{TEMPORARY}{os.getpid()}-{self.prefix}.base"
-        return Child(temporary, lambda file, go_on: snapshot.write(file, keyspace, go_on))
+        try:
+            child = Child(temporary, lambda file, go_on: snapshot.write(file, keyspace, go_on))
+        except OSError:
+            if self.writer is not None:
+                self.writer.drain()  # replies may wait for it
+            raise
+        if self.writer is not None:
+            self._kept_from = self.manifest.increments[-1]
+            if self.writer.file.size:
+                self._switch(self.writer)
+        return child
+
+    def _switch(self, writer: SwitchingWriter) -> None:
+        """Continue in a new increment, which the thread of the log makes and lists."""
+        start = writer.file.end
+        name, listed = _with_increment(self.manifest, self.prefix, start)
+        self._kept_from = name
+
+        def make() -> LogFile:
+            self._list_increment(name, listed)
+            return LogFile(self.folder / name, start)
+
+        def done(error: OSError | None) -> None:
+            if error is None:
+                self.manifest = listed
+            else:
+                self.on_switch_failed(str(error))
+
+        writer.switch(make, done)
+
+    def settle(self) -> None:
+        """Wait for a thread that lists files; called before anything else is listed. Blocks."""
+        if self.writer is not None:
+            self.writer.finish_switch()
+        self.finish_installing()
 
     def installing(self, child: Child) -> Callable[[], None]:
         """The child has written a base: what a thread has to do to list it instead of what it replaces."""
@@ -327,3 +360,11 @@ class AppendOnlyFile:
         self.size_at_rewrite = self.size
         if self.writer is not None:
             self.writer.recovered()
+
+
+def _with_increment(before: Manifest, prefix: str, start: int) -> tuple[str, Manifest]:
+    """The name of an increment that begins here, and the manifest that lists it."""
+    number = before.last + 1
+    name = manifests.increment_name(prefix, number)
+    starts = {**before.starts, name: start}
+    return name, replace(before, increments=(*before.increments, name), last=number, starts=starts)

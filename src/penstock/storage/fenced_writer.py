@@ -16,10 +16,10 @@ from typing import Any
 
 from penstock.engine.leadership import Leadership
 from penstock.storage.held_replies import Held, lose_all, send_all
-from penstock.storage.writer import LogWriter
+from penstock.storage.switching_writer import SwitchingWriter
 
 
-class FencedWriter(LogWriter):
+class FencedWriter(SwitchingWriter):
     """See the top of this file."""
 
     def __init__(self, leadership: Leadership, *arguments: Any, **named: Any) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
 from penstock.storage.batches import Batch
-from penstock.storage.writer import LogWriter
+from penstock.storage.switching_writer import SwitchingWriter
 
 
-class FollowerWriter(LogWriter):
+class FollowerWriter(SwitchingWriter):
     """See the top of this file. Its pieces are whole batches."""
 
     def append_batches(self, data: bytes) -> None:

@@ -24,6 +24,9 @@ log = logging.getLogger("penstock.storage")
 class Work(Protocol):
     """What a child can be started for."""
 
+    def is_ready(self) -> bool:
+        """Whether the file of the child may be installed, if it is written."""
+
     def installing(self, child: Child) -> Callable[[], None]:
         """The child has written its file: what a thread has to do with it. That may raise an OSError."""
 
@@ -92,14 +95,14 @@ class OneChild:
         """If the child has ended, have a thread install its file; if that is done, report to the work behind it."""
         if self.running is None:
             return
-        if self._installation is None:
+        assert self._work is not None
+        if self._installation is None and self._work.is_ready():
             problem = self.running.poll()
             if problem:
                 self._end(problem)
             elif problem is not None:
-                assert self._work is not None
                 self._installation = Installation(self._work.installing(self.running))
-        elif self._installation.is_over:
+        elif self._installation is not None and self._installation.is_over:
             self.finish()
 
     def finish(self, work: Work | None = None) -> None:

@@ -181,8 +181,9 @@ class Persistence:
         elif not self._engine.lock_gate.may_fork():
             return
         elif rewrite:
-            rewrites.scheduled = False
-            rewrites.start()
+            if not rewrites.must_wait():
+                rewrites.scheduled = False
+                rewrites.start()
         else:
             saves.scheduled = False
             saves.start()

@@ -28,6 +28,8 @@ FEWER = 4
 """With history, the log grows by at least so many times `auto-aof-rewrite-min-size` before it is rewritten: its base
 stays as small as `stream-memory`, so that it would double, and be rewritten, at each so many bytes for ever.
 """
+PATIENCE = 1.0
+"""Seconds after which a rewrite waits for the log's thread on the loop: under `always` it may be busy at each look."""
 
 
 class Rewrites:
@@ -37,9 +39,11 @@ class Rewrites:
         self._engine = engine
         self._aof = aof
         self._child = child
-        aof.settle = lambda: child.finish(self)
+        aof.finish_installing = lambda: child.finish(self)
+        aof.on_switch_failed = self._give_up
         self.files: KnownFiles | None = None  # told when the log has a new base
         self.scheduled = False
+        self._waiting_since: float | None = None  # the log's thread was busy when it was to begin
         self.last_try = 0.0
         self._count = 0
         self._failures = 0  # in a row
@@ -48,16 +52,31 @@ class Rewrites:
 
     def request(self, now: bool) -> bool:
         """BGREWRITEAOF: have a child do it; False if it is only scheduled. ReplyError if neither is possible."""
-        if self._child.does(self):
+        if self._in_progress:
             raise ReplyError("Background append only file rewriting already in progress")
         if self._child.running is not None or not now or not self._engine.lock_gate.may_fork():
             self.scheduled = True
             return False
+        if self.must_wait():
+            self.scheduled = True
+            return True
         if not self.start():
             raise ReplyError(
                 "Can't execute an AOF background rewriting. Please check the server logs for more information."
             )
         return True
+
+    @property
+    def _in_progress(self) -> bool:
+        return self._child.does(self) or (self.scheduled and self._waiting_since is not None)
+
+    def must_wait(self) -> bool:
+        """Whether the thread of the log is at work, which would have to be waited for; for PATIENCE at most."""
+        writer, now = self._aof.writer, time.monotonic()
+        if writer is None or not writer.syncing:
+            return False
+        self._waiting_since = self._waiting_since or now
+        return now - self._waiting_since < PATIENCE
 
     def soon(self) -> None:
         """A new base would make room on the disk: have one written, unless that was just tried."""
@@ -88,10 +107,20 @@ class Rewrites:
 
     def start(self) -> bool:
         """Have the child write a new base; False if it could not be started."""
+        self._waiting_since = None
         self.last_try = time.monotonic()
         if self.files is not None:
             self.files.base_begins()
         return self._child.start(self, self._aof.start_rewrite)
+
+    def is_ready(self) -> bool:
+        """The new increment is listed before the base that it follows."""
+        return self._aof.writer is None or not self._aof.writer.switching
+
+    def _give_up(self, problem: str) -> None:
+        if self._child.does(self):
+            self._child.kill(self)
+            self.failed(problem)
 
     def installing(self, child: Child) -> Callable[[], None]:
         return self._aof.installing(child)
@@ -139,7 +168,7 @@ class Rewrites:
         writer = self._aof.writer
         return {
             "aof_enabled": int(writer is not None),
-            "aof_rewrite_in_progress": int(self._child.does(self)),
+            "aof_rewrite_in_progress": int(self._in_progress),
             "aof_rewrite_scheduled": int(self.scheduled),
             "aof_last_rewrite_time_sec": self._seconds,
             "aof_current_rewrite_time_sec": self._child.seconds(self),

@@ -111,6 +111,9 @@ class Saves:
         self._begins()
         return self._child.start(self, lambda: Child(temporary, lambda file, go: snapshot.write(file, keyspace, go)))
 
+    def is_ready(self) -> bool:
+        return True
+
     def installing(self, child: Child) -> Callable[[], None]:
         return partial(install, child.path, self.path)
 

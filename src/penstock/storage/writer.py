@@ -301,6 +301,7 @@ class LogWriter:
             self._release(failed)
 
     def _write_here(self) -> None:
+        self._planned = False  # else what is logged now would not wait for the next flush
         batch = self._take_batch()
         self._last_try = time.monotonic()
         try:
@@ -332,12 +333,15 @@ class LogWriter:
     def _release(self, failed: bool = False) -> None:
         """Send every reply, in order; after a failure some of them as errors."""
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
-        error = None
-        if failed and self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
-            error = NOT_CONFIRMED
-        elif failed and self.policy == "always":
-            error = f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
-        self._leave(leaving, error)
+        self._leave(leaving, self._refusal() if failed else None)
+
+    def _refusal(self) -> bytes | None:
+        """What clients get whose change the disk has refused, in place of their reply."""
+        if self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
+            return NOT_CONFIRMED
+        return (
+            f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode() if self.policy == "always" else None
+        )
 
     def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
         """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
@@ -439,13 +443,6 @@ class LogWriter:
             self._release(failed=True)
             raise
         self._release()
-
-    def switch(self, file: LogFile) -> None:
-        """Continue in another file; `drain` before."""
-        assert not self._pieces and not self._busy and not self._syncing, "switched in the middle of a batch"
-        self.file.close()
-        self.file = file
-        self._database = -1
 
     def recovered(self) -> None:
         """A new base holds everything, so a failed sync of older files no longer matters."""

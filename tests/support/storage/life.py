@@ -57,8 +57,9 @@ class Life:
 
     def wait_for_child(self) -> None:
         self.persistence.tick()
-        while self.persistence._child.running is not None:
+        while self.persistence._child.running is not None or self.persistence._rewrites.scheduled:
             self.persistence.tick()
+            self.loop.run()
         self.loop.run()
 
     @property
