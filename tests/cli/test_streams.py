@@ -398,6 +398,28 @@ def test_tail_ends_when_its_output_is_closed_though_no_message_comes(ours: Serve
         assert process.stderr.read() == b""
 
 
+def test_the_command_line_takes_every_url_that_a_client_takes(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "t", "x")
+    for query in (
+        "delivery=at-most-once&command_timeout=5&when_full=raise&max_buffered_commands=5&backoff_cap=1",
+        "protocol=2&decode_responses=True&encoding=utf-16&socket_timeout=0.1&retry_on_timeout=yes&max_connections=1",
+    ):
+        done = run("streams", "--json", "--url", f"{ours.url}?{query}")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["stream"] == "events"
+
+
+@pytest.mark.parametrize("words", [("streams",), ("tail", "events"), ("console", "--port", "0")])
+def test_a_misspelt_option_of_a_url_is_one_line(words: tuple[str, ...]) -> None:
+    done = run(*words, "--url", "redis://ada:secret@127.0.0.1:1/0?delivry=at-most-once")
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1 and b"secret" not in done.stderr
+    assert b"'delivry' is no option of a URL; did you mean delivery?" in done.stderr
+    wrong_value = run(*words, "--url", "redis://127.0.0.1:1/0?command_timeout=soon")
+    assert wrong_value.returncode == 1 and wrong_value.stderr.count(b"\n") == 1
+    assert b"command_timeout='soon' in the URL is no number" in wrong_value.stderr
+
+
 def test_an_invalid_address_is_reported_without_its_password() -> None:
     for url in ("redis://ada:secret@host:port/0", "nonsense://ada:secret@host"):
         ran = run("streams", "--url", url)

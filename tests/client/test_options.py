@@ -52,6 +52,50 @@ def test_so_is_one_in_a_url(made: Any, query: str, why: str) -> None:
         made.from_url(f"redis://localhost?{query}")
 
 
+@pytest.mark.parametrize("made", CLIENTS)
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (
+            "redis://ada:secret@localhost?delivry=exactly-once",
+            "^'delivry' is no option of a URL; did you mean delivery",
+        ),
+        (
+            "penstock://a,b/orders?comand_timeout=5",
+            "'comand_timeout' is no option of a URL; did you mean command_timeo",
+        ),
+        ("unix:///socket?qqqq=1", "'qqqq' is no option of a URL$"),
+        ("redis://localhost?ssl_ca_certs=file", "'ssl_ca_certs' is no option of a URL without TLS"),
+        ("redis://localhost/x", "its path is no number of a database"),
+        ("redis://ada:12/secret@localhost/0", "its path is no number of a database"),
+        ("http://ada:secret@localhost", "it must begin with one of redis://, .*, penstock://, "),
+        ("redis://:12?secret=3@localhost/0", "it has an option that there is not"),
+    ],
+)
+def test_a_url_is_checked_before_it_is_used_and_no_password_is_shown(made: Any, url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as wrong:
+        made.from_url(url)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("made", CLIENTS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost/2?socket_timeout=5&max_connections=3&client_name=a&protocol=2&decode_responses=True",
+        "rediss://localhost?ssl_ca_certs=file&ssl_check_hostname=no&health_check_interval=3",
+        "unix:///socket?db=2&username=ada&password=p%40ss",
+        "penstock+sentinel://a/orders?sentinel_username=ada&sentinel_password=b&db=2&backoff_cap=1",
+        "penstocks://a/orders?ssl_ca_certs=file",
+        "redis://localhost",
+        "redis://localhost/",
+    ],
+)
+def test_all_options_of_redis_py_may_stand_in_a_url(made: Any, url: str) -> None:
+    client = made.from_url(url)
+    client.connection_pool.make_connection()
+
+
 def test_a_url_may_say_that_commands_wait_for_ever(connect: Connect, ours: Server) -> None:
     client = connect(f"{ours.url}?command_timeout=none")
     assert client.ping() and client.settings.command_timeout is None
@@ -70,7 +114,7 @@ def test_a_filter_that_is_set_later_is_looked_at_too(connect: Connect, ours: Ser
 
 
 def test_an_unknown_option_is_an_error_for_every_caller(connect: Connect, ours: Server) -> None:
-    client = connect(f"{ours.url}?nonsense=1")
+    client = connect(ours.url, nonsense=1)
     for _ in range(2):
         with pytest.raises(TypeError, match="nonsense") as unknown:
             client.ping()

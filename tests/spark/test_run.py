@@ -244,7 +244,7 @@ def test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed(tmp_path: Pat
             psutil.wait_procs(processes)
         copied = entries(client, "out")
         assert copied == entries(client, "in")[: len(copied)], "a row is there twice, missing, or out of order"
-        ran = penstock("run", folder, "--url", server.url, "--console")
+        ran = penstock("run", folder, "--url", f"{server.url}?delivery=at-most-once&command_timeout=60", "--console")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert f"The console of 127.0.0.1:{server.port} is at http://127.0.0.1:" in ran.stdout
         assert entries(client, "out") == entries(client, "in")

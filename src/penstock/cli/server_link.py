@@ -25,6 +25,8 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PATIENCE = 15.0  # seconds without an answer before the connection counts as lost; longer than any BLOCK used
 PAUSE = 1.0  # seconds between attempts to reach a server that is down
 ATTEMPTS = 30
+_OF_PROGRAMS = ("decode_responses", "encoding", "encoding_errors", "legacy_responses", "retry_on_timeout")
+"""Options in a URL that say how a program reads replies; a subcommand reads them in its own way."""
 
 URL = typer.Option(
     DEFAULT_URL,
@@ -65,18 +67,22 @@ class Link:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        from penstock.client.api.urls import is_shard_url, sync_pool
+        from penstock.client.api.urls import WrongUrl, is_shard_url, sync_pool
+        from penstock.client.drivers.connecting import settings_from
 
         self.subcommand = subcommand
         try:
             self.place = _place(url, is_shard_url(url))
-            pool = sync_pool(
-                url, protocol=3, socket_timeout=PATIENCE, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
-            )
+            pool = sync_pool(url, socket_connect_timeout=5)
+            settings_from(pool, {})  # checks the client's settings, and takes them out: this is redis-py's client
+            for name in _OF_PROGRAMS:
+                pool.connection_kwargs.pop(name, None)
+            pool.connection_kwargs.update(protocol=3, socket_timeout=PATIENCE, retry=Retry(NoBackoff(), 0))
             self._client = redis.Redis(connection_pool=pool)
             weakref.finalize(self, pool.disconnect)
         except ValueError as error:
-            told = str(error) if "@" not in url else "what is wrong is not told, since it may quote the password"
+            is_safe = isinstance(error, WrongUrl) or "@" not in url
+            told = str(error) if is_safe else "what is wrong is not told, since it may quote the password"
             self.fail(f"'{without_secrets(url)}' is not the URL of a server ({told}); one looks like {DEFAULT_URL}")
 
     def call(self, *words: object) -> Any:

@@ -10,6 +10,9 @@ The query may have all options that redis-py takes in a URL, and those of our cl
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +20,9 @@ import redis
 import redis.asyncio
 from redis.connection import parse_url
 
+from penstock.client.drivers.connecting import SETTINGS
 from penstock.client.drivers.leader_search import (
+    SENTINEL_OPTIONS,
     AioLeaderConnection,
     AioLeaderSSLConnection,
     LeaderConnection,
@@ -28,7 +33,12 @@ from penstock.client.events import Node
 
 PORT, SENTINEL_PORT = 6379, 26379
 _SENTINEL = "+sentinel"
-_SCHEMES = frozenset({"penstock", "penstocks", "penstock+sentinel", "penstocks+sentinel"})
+_SCHEMES = ("penstock", "penstocks", "penstock+sentinel", "penstocks+sentinel")
+_SCHEMES_OF_REDIS_PY = ("redis", "rediss", "unix")
+
+
+class WrongUrl(ValueError):
+    """What is wrong with a URL, in words that quote no password: a program may show them."""
 
 
 def is_shard_url(url: str) -> bool:
@@ -40,12 +50,55 @@ def is_shard_url(url: str) -> bool:
 
 
 def options_of_url(url: str) -> dict[str, Any]:
-    """redis-py's options for a connection; for a shard also `shard`. ValueError says what is wrong, without the
-    password.
+    """redis-py's options for a connection, and our settings; for a shard also `shard`. ValueError says what is wrong; a
+    WrongUrl does so without the password.
     """
-    if not is_shard_url(url):
-        options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
-        return options
+    options = _options_of_shard(url) if is_shard_url(url) else _options_of_server(url)
+    kind = options.get("connection_class", redis.SSLConnection if "has_tls" in options else redis.Connection)
+    _check_names(url, options, {*_names(kind), *SETTINGS, *_OF_POOL, *(_OF_SHARD if is_shard_url(url) else ())})
+    return options
+
+
+_OF_POOL = ("connection_class", "max_connections")
+_OF_SHARD = ("shard", "has_tls", *SENTINEL_OPTIONS)
+
+
+@cache
+def _names(kind: type) -> set[str]:
+    """The arguments of a kind of redis-py's connections, whose constructors hand on what they do not know."""
+    constructors = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
+    return {
+        name
+        for constructor in constructors
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD and name != "self"
+    }
+
+
+def _check_names(url: str, options: dict[str, Any], known: set[str]) -> None:
+    for name in options:
+        if name in known:
+            continue
+        if "@" in urlsplit(url).query:  # a password with a question mark ends up there
+            raise WrongUrl("it has an option that there is not; its name may be a part of the password")
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        with_tls = " without TLS, which is rediss:// or penstocks://" if name.startswith("ssl_") and not near else ""
+        raise WrongUrl(f"{name!r} is no option of a URL{with_tls}{hint}")
+
+
+def _options_of_server(url: str) -> dict[str, Any]:
+    if url.partition("://")[0] not in _SCHEMES_OF_REDIS_PY:
+        raise WrongUrl(
+            f"it must begin with one of {', '.join(f'{name}://' for name in _SCHEMES_OF_REDIS_PY + _SCHEMES)}"
+        )
+    options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+    if "host" in options and "db" not in options and urlsplit(url).path.strip("/"):
+        raise WrongUrl("its path is no number of a database, as in redis://host:6379/0")
+    return options
+
+
+def _options_of_shard(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     is_sentinels, has_tls = parts.scheme.endswith(_SENTINEL), parts.scheme.startswith("penstocks")
@@ -78,19 +131,32 @@ def _node(text: str, port: int) -> Node:
     return unquote(host), found or port
 
 
+def without_settings(url: str) -> str:
+    """A URL for redis-py's own clients, which do not know our settings.
+
+    >>> without_settings("redis://a/0?delivery=at-most-once&socket_timeout=5")
+    'redis://a/0?socket_timeout=5'
+    """
+    parts = urlsplit(url)
+    kept = [option for option in parts.query.split("&") if option.partition("=")[0] not in SETTINGS]
+    return parts._replace(query="&".join(kept)).geturl()
+
+
 def sync_pool(url: str, **options: Any) -> redis.ConnectionPool:
     """A pool for a URL; what the URL says comes before the options."""
+    of_url = options_of_url(url)
     if not is_shard_url(url):
         return redis.ConnectionPool.from_url(url, **options)
-    found = {**options, **options_of_url(url)}
+    found = {**options, **of_url}
     kind = LeaderSSLConnection if found.pop("has_tls", False) else LeaderConnection
     return redis.ConnectionPool(connection_class=kind, **found)
 
 
 def aio_pool(url: str, **options: Any) -> redis.asyncio.ConnectionPool:
     """As sync_pool, for asyncio."""
+    of_url = options_of_url(url)
     if not is_shard_url(url):
         return redis.asyncio.ConnectionPool.from_url(url, **options)
-    found = {**options, **options_of_url(url)}
+    found = {**options, **of_url}
     kind = AioLeaderSSLConnection if found.pop("has_tls", False) else AioLeaderConnection
     return redis.asyncio.ConnectionPool(connection_class=kind, **found)
