@@ -339,6 +339,7 @@ def test_a_file_that_has_no_messages_is_refused(
     code, said = run(ours.url, "import", table_file(path, **columns), "orders")
     assert code == 1
     assert complaint in said
+    assert said.count("\n") == 1, "that nothing was appended needs no line"
     assert not client.exists("orders")
 
 

@@ -377,6 +377,21 @@ def test_a_password_that_is_missing_is_asked_for() -> None:
         done = run("streams", "--url", server.url)
     assert done.returncode == 1
     assert b"redis://user:password@host:port/0" in done.stderr and b"Traceback" not in done.stderr
+    assert f"penstock streams: 127.0.0.1:{server.port} needs a password: name a user".encode() in done.stderr
+    assert b"HELLO" not in done.stderr and done.stderr.count(b"\n") == 1
+
+
+def test_a_password_that_is_wrong_is_told_in_a_line() -> None:
+    with Server(requirepass="secret") as server:
+        done = run("streams", "--url", f"redis://:other@127.0.0.1:{server.port}/0")
+    assert done.returncode == 1
+    assert b"refuses: invalid username-password pair or user is disabled. Name a user and password in" in done.stderr
+
+
+def test_a_host_that_does_not_exist_is_no_reason_to_start_a_server() -> None:
+    done = run("streams", "--url", "redis://nosuch.invalid:6379/0")
+    assert done.returncode == 1
+    assert b"no host has the name in nosuch.invalid:6379" in done.stderr and b"penstock serve" not in done.stderr
 
 
 @pytest.mark.parametrize("start", ["0", "-1", "last"])

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 from tests.support.client.clients import Connect
 
-from penstock import Client, State, aio
+from penstock import Client, Server, State, aio
 from penstock.client.api.shared import OPTIONS
 from penstock.client.delivery import Delivery
 from penstock.client.errors import NotSent
@@ -299,6 +299,15 @@ def test_exactly_once_is_refused_by_a_server_without_it(connect: Connect, theirs
         client.incr("a")
     client.delivery = "at-least-once"
     assert client.delete("a") is not None
+
+
+def test_a_missing_password_is_told_with_the_remedy(connect: Connect) -> None:
+    with Server(requirepass="secret") as server:
+        for url in (server.url, f"penstock://127.0.0.1:{server.port}"):
+            with pytest.raises(
+                redis.AuthenticationError, match=r"^the server needs a password: name a user .*redis://u"
+            ):
+                connect(url).ping()
 
 
 def test_a_wrong_password_raises_what_redis_py_raises(connect: Connect, peer: str) -> None:

@@ -173,12 +173,14 @@ def import_history(
             producer = f"penstock-import-{uuid.uuid4()}" if again else _producer(opened)
             link.check()
             upload = _Import(link, stream, producer)
+            failed = True
             with ending_quietly():
                 try:
                     for portion in portions(opened, file):
                         upload.append(portion)
+                    failed = False
                 finally:
-                    upload.summary(file)
+                    upload.summary(file, failed)
     except (UnusableFile, OSError) as error:
         link.fail(str(error) if isinstance(error, UnusableFile) else f"{file} cannot be read: {error.strerror}")
 
@@ -220,7 +222,9 @@ class _Import:
         self._done += rows
         self._line.show(f"{self._done:,} messages")
 
-    def summary(self, path: Path) -> None:
+    def summary(self, path: Path, failed: bool) -> None:
+        if failed and not self._done:
+            return  # the error says enough
         noun = "message" if self._done == 1 else "messages"
         before = f"; {self._passed:,} were there from an earlier import" if self._passed else ""
         before += " (--again appends them once more)" if self._passed and not self._done else ""

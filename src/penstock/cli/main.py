@@ -45,6 +45,8 @@ class Subcommands(TyperGroup):
             return super().invoke(ctx)
         except Lost as lost:
             lost.end()
+        except KeyboardInterrupt:  # typer would say "Aborted" and end with 1
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(

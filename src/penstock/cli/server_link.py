@@ -9,6 +9,7 @@ tenth of a second sooner.
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 import weakref
@@ -46,6 +47,7 @@ class Lost(Exception):
     def __init__(self, link: Link, error: Exception) -> None:
         super().__init__(str(error))
         self._link = link
+        self.is_unknown_host = isinstance(error.__context__, socket.gaierror)
 
     def end(self) -> NoReturn:
         self._link.fail(f"lost {self._link.place} ({self})")
@@ -149,10 +151,13 @@ class Link:
         import redis
         from redis.exceptions import NoPermissionError
 
+        from penstock.client.drivers.connecting import lacks_password
+
+        url = "--url redis://user:password@host:port/0"
+        if lacks_password(error):
+            self.fail(f"{self.place} needs a password: name a user and password in {url}")
         if isinstance(error, redis.AuthenticationError | NoPermissionError):
-            self.fail(
-                f"{self.place} refuses: {error}. Name a user and password in --url redis://user:password@host:port/0"
-            )
+            self.fail(f"{self.place} refuses: {str(error).rstrip('.')}. Name a user and password in {url}")
         if isinstance(error, redis.ConnectionError | redis.TimeoutError):
             raise Lost(self, error) from error
         self.fail(f"{self.place} refuses {command}: {error}")
@@ -162,6 +167,10 @@ class Link:
         try:
             info = self.call("INFO", "server")
         except Lost as error:
+            if error.is_unknown_host:
+                self.fail(
+                    f"no host has the name in {self.place} ({error}). Name another with --url redis://host:port/0"
+                )
             port = self.place.rpartition(":")[2]
             self.fail(
                 f"no server answers at {self.place} ({error}). Start one with `penstock serve --port {port}`,"

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import sys
 
-from penstock.cli import secrets, serve
-
 
 def start() -> None:
-    """Run the subcommand that the command line names."""
-    words = sys.argv[1:]
-    if words[:1] == ["serve"]:
-        secrets.blank(words)
-        try:
-            sys.exit(serve.run(words[1:]))
-        except KeyboardInterrupt:  # before the server listens for signals
-            sys.exit(130)
-    from penstock.cli.main import app
+    """Run the subcommand that the command line names. Ctrl-C ends it without a traceback, also while it is imported."""
+    try:
+        from penstock.cli import secrets, serve
 
-    app()
+        words = sys.argv[1:]
+        if words[:1] == ["serve"]:
+            secrets.blank(words)
+            sys.exit(serve.run(words[1:]))
+        from penstock.cli.main import app
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)

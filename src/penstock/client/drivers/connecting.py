@@ -70,6 +70,13 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, redis.AuthenticationError | AuthorizationError | redis.ResponseError | redis.DataError)
 
 
+def lacks_password(error: Exception) -> bool:
+    """Whether a server refuses because no password was given; it says so in words about HELLO."""
+    return isinstance(error, redis.AuthenticationError) and str(error).startswith(
+        ("HELLO must be called", "Authentication required", "NOAUTH")
+    )
+
+
 def as_lost(error: BaseException) -> Exception:
     """Any failure of a socket as redis-py names it."""
     if isinstance(error, redis.RedisError):
@@ -93,6 +100,11 @@ def not_opened(error: Exception, connection: Any) -> Exception:
 def report_failure(core: ConnectionCore, error: Exception, connection: Any, now: float) -> None:
     """Tell the core that a connection could not be opened."""
     if is_refusal(error):
+        if lacks_password(error):
+            error.args = (
+                "the server needs a password: name a user and password in the URL, "
+                "redis://user:password@host:port/0, or as username and password",
+            )
         core.refused(error, now)
     else:
         core.connect_failed(not_opened(error, connection), now)
