@@ -149,6 +149,24 @@ def test_a_message_that_is_no_letter_is_reported_and_skipped(ours: Server, clien
     assert entries(client) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("count", [1, 1200])
+def test_a_stream_without_letters_is_left_as_it_is(ours: Server, client: redis.Redis, count: int) -> None:
+    client.execute_command("TWRITE", "clicks", "ENTRIES", *["t", "{}"] * count)
+    what = "1 message was left as it is" if count == 1 else "1,200 messages were left as they are"
+    for words in ((), ("--dry-run",), ("--skip",)):
+        said = run(ours, "replay", "clicks", *words)
+        assert said == (1, "", f"penstock letters: 'clicks' holds no dead letters: {what}\n")
+    assert client.execute_command("TGROUP", "LIST", "clicks") == []
+
+
+def test_a_replay_that_only_skips_fails(ours: Server, client: redis.Redis) -> None:
+    client.set("clicks", "a string")
+    write_letters(client, b"one")
+    code, _, said = run(ours, "replay", "dead", "--skip")
+    assert (code, "offset 1 was skipped: 'clicks' is no stream" in said) == (1, True)
+    assert run(ours, "replay", "dead", "--skip")[0] == 0, "nothing is left to put back"
+
+
 def test_a_letter_to_a_key_that_is_no_stream_stops_the_replay(ours: Server, client: redis.Redis) -> None:
     write_letters(client, b"one")
     client.set("clicks", "a string")

@@ -71,17 +71,21 @@ def test_the_reason_is_reported_if_no_schema_can_be_proposed(ours: Server, clien
 
 
 def test_a_schema_and_its_versions_are_shown(ours: Server, client: Any) -> None:
+    for word in ("show", "versions"):
+        code, _, err = run(ours, word, "s")
+        assert (code, f"there is no stream 's' at 127.0.0.1:{ours.port}, or nothing" in err) == (1, True)
+    client.twrite("s", "", "{}")
     code, _, err = run(ours, "show", "s")
     assert code == 1
     assert "the stream 's' has no schema; `penstock schema infer` proposes one" in err
     client.tschema_set("s", "user string NOT NULL")
     client.tschema_set("s", "user string NOT NULL, n int", check="deadletter", dead_letter="bad")
     assert run(ours, "show", "s")[1].splitlines() == [
-        "version 2, since offset 1, CHECK deadletter bad", "  user string NOT NULL", "  n int",
+        "version 2, since offset 2, CHECK deadletter bad", "  user string NOT NULL", "  n int",
     ]  # fmt: skip
     assert run(ours, "show", "s", "--version", "1")[1].splitlines()[1:] == ["  user string NOT NULL"]
     assert "has no version 3 of a schema" in run(ours, "show", "s", "--version", "3")[2]
-    assert run(ours, "versions", "s")[1] == "1\t1\tuser string NOT NULL\n2\t1\tuser string NOT NULL, n int\n"
+    assert run(ours, "versions", "s")[1] == "1\t2\tuser string NOT NULL\n2\t2\tuser string NOT NULL, n int\n"
     assert run(ours, "versions", "t")[0] == 1
 
 

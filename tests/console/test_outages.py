@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import redis
@@ -10,6 +12,7 @@ from tests.support.console.console_process import ConsoleProcess
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
+from penstock import Server
 from penstock.testing.redis import RedisServer, free_port
 
 
@@ -51,6 +54,26 @@ def test_a_console_that_starts_before_its_server_waits_for_it(browser: Browser, 
             browser.sees("Nothing needs attention.")
         finally:
             process.kill()
+
+
+def test_the_terminal_says_that_no_server_answers_or_that_it_refuses(tmp_path: Path) -> None:
+    port = free_port()
+    assert f"no server answers at 127.0.0.1:{port} (" in _first_complaint(f"redis://127.0.0.1:{port}", tmp_path)
+    with Server(requirepass="secret") as server:
+        said = _first_complaint(f"redis://:other@127.0.0.1:{server.port}", tmp_path)
+    assert said.startswith(f"penstock console: 127.0.0.1:{server.port} refuses: invalid username-password pair")
+    assert "other" not in said
+
+
+def _first_complaint(url: str, folder: Path) -> str:
+    """The first line that a console says on its standard error."""
+    words = [sys.executable, "-m", "penstock", "console", "--url", url, "--port", "0", "--dir", str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            return process.stderr.readline()
+        finally:
+            process.terminate()
 
 
 def test_a_console_of_a_redis_says_so(tmp_path: Path) -> None:

@@ -167,6 +167,21 @@ def test_without_its_server_a_run_does_not_begin(tmp_path: Path, ours: Server) -
         assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--trigger", "--views"])
+def test_the_pace_of_a_run_that_is_not_continuous_is_refused(tmp_path: Path, option: str) -> None:
+    ran = penstock("run", project(tmp_path, COPY), option, "5")
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert ran.stderr.startswith(f"penstock run: {option} is for --continuous")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    folder = project(tmp_path, COPY)
+    (folder / ".penstock" / "lock").mkdir(parents=True)  # permissions would not stop root
+    ran = penstock("run", folder)
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert f"{folder / '.penstock'} cannot be written (Is a directory)" in ran.stderr
+
+
 def test_a_spark_that_does_not_start_says_so_in_a_line_and_leaves_no_files(tmp_path: Path) -> None:
     folder = project(tmp_path, COPY)
     with (folder / "spark-pipeline.yml").open("a") as spec:

@@ -49,11 +49,12 @@ def console(
     from penstock.console.options import Options, default_folder
     from penstock.console.serve import PortTaken, serve
 
-    Link(url, "console")  # ends the program if the URL is none; the server itself may start later
+    link = Link(url, "console")  # ends the program if the URL is none; the server itself may start later
     options = Options(url, folder or default_folder(), host, port, tuple(name), Mask.of(mask))
 
     def tell(address: str) -> None:
         print(f"The console of {options.place} is at {address}", flush=True)
+        threading.Thread(target=link.warn, daemon=True).start()
 
     if with_parent:
         threading.Thread(target=_end_with_input, daemon=True).start()

@@ -20,7 +20,7 @@ import typer
 from penstock.cli.server_link import URL, Link
 from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes
 from penstock.client import dead_letters
-from penstock.client.dead_letters import AT_ONCE, CannotPutBack, Command, Plan, Steps, position, read
+from penstock.client.dead_letters import AT_ONCE, MARKED, CannotPutBack, Command, Plan, Steps, position, read
 from penstock.protocol.dead_letters import Letter, name_in_text
 
 Call = Callable[..., Any]
@@ -63,6 +63,14 @@ def _shown(raw: bytes) -> str:
     return f"{_name(letter.stream)} {place}\t{one_line(letter.why or 'given up')}\t{shown_bytes(letter.entry)}"
 
 
+def _is_letter(raw: bytes) -> bool:
+    try:
+        Letter.decode(raw)
+    except ValueError:
+        return False
+    return True
+
+
 def _name(stream: bytes) -> str:
     """The name of a stream for people."""
     return one_line(name_in_text(stream))
@@ -85,14 +93,17 @@ def replay(
     box = _LetterBox(link, stream, skip)
     progress = _Progress(link, dry_run)
     with ending_quietly():
+        place = box.position()
+        box.check_letters(place)
         try:
-            place = box.position()
             while (count is None or progress.done < count) and place <= box.last:
                 limit = AT_ONCE if count is None else min(AT_ONCE, count - progress.done)
                 # A step may be repeated: it first asks how far letters were put back.
                 place = link.patiently(partial(box.put_back, place, limit, progress))
         finally:
             progress.summary(stream)
+    if progress.skipped and not progress.done:
+        raise typer.Exit(1)
 
 
 class _LetterBox:
@@ -101,6 +112,7 @@ class _LetterBox:
     def __init__(self, link: Link, stream: str, skip: bool = False) -> None:
         self._link = link
         self._skip = skip
+        self._stream = stream
         self._key = os.fsencode(stream)
         (self.first, self.last), *_ = link.call("TREAD", self._key, 1, 0, "WITHINFO")
         if not self.last:
@@ -110,6 +122,19 @@ class _LetterBox:
         """The offset of the first letter that was not put back."""
         place: int = _run(position(self._key, self.first), self._link.call)
         return place
+
+    def check_letters(self, place: int) -> None:
+        """End the program, and change nothing, if no message of the stream is a letter."""
+        if place > self.first:
+            return  # letters were put back before
+        seen = 0
+        while found := self.read(place, AT_ONCE):
+            if any(map(_is_letter, (raw for _, _, raw in found))):
+                return
+            seen, place = seen + len(found), found[-1][0] + 1
+        if seen:
+            noun = "message was left as it is" if seen == 1 else "messages were left as they are"
+            self._link.fail(f"'{one_line(self._stream)}' holds no dead letters: {seen:,} {noun}")
 
     def read(self, place: int, count: int) -> list[tuple[int, bytes, bytes]]:
         """The next letters: offset, tag, entry. Letters that compaction removed are left out."""
@@ -154,7 +179,7 @@ class _Progress:
 
     def __init__(self, link: Link, dry_run: bool) -> None:
         self.dry_run = dry_run
-        self.done = 0
+        self.done = self.skipped = 0
         self._link = link
         self._streams: Counter[bytes] = Counter()
         self._line = RewrittenLine()
@@ -164,6 +189,7 @@ class _Progress:
             self._streams[target] += len(messages)
         self.done = self._streams.total()
         for offset, why in plan.skipped:
+            self.skipped += why != MARKED
             self._link.say(f"offset {offset} was skipped: {one_line(why)}")
         self._line.show(f"{self.done:,} letters")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.spark.selection import Selection
 
 RUN_FAILED, WRONG, STOPPED = 1, 2, 130
+TRIGGER, VIEWS = 1.0, 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -49,12 +50,17 @@ def run(
     port: int = typer.Option(0, "--port", min=0, max=65535, help="The port of the server inside; 0: any that is free."),
     continuous: bool = typer.Option(False, "--continuous", help="Run until Ctrl-C or SIGTERM."),
     trigger: float = typer.Option(
-        1.0, "--trigger", min=0, help="With --continuous: seconds from the start of a flow's batch to the next."
+        None,
+        "--trigger",
+        min=0,
+        show_default=str(TRIGGER),
+        help="With --continuous: seconds from the start of a flow's batch to the next.",
     ),
     views: float = typer.Option(
-        60.0,
+        None,
         "--views",
         min=0,
+        show_default=str(VIEWS),
         help="With --continuous: seconds from one recomputation of materialized views to the next.",
     ),
     full_refresh: list[str] = typer.Option(
@@ -79,6 +85,10 @@ def run(
         _fail(WRONG, "the console is not installed; pip install 'penstock[console]' brings it")
     if continuous and dry:
         _fail(WRONG, "--continuous and --dry exclude each other")
+    for name, value in (("--trigger", trigger), ("--views", views)):
+        if value is not None and not continuous:
+            _fail(WRONG, f"{name} is for --continuous: without it each flow runs once")
+    pace = TRIGGER if trigger is None else trigger, VIEWS if views is None else views
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
     from penstock.spark.project_file import STATE
@@ -90,7 +100,7 @@ def run(
     try:
         file = _project_file(folder)
         with _only_one(file), stop, _server(file, url, port) as named, _console(file, named, console):
-            _run(file, named, selection, stop if continuous else None, trigger, views)
+            _run(file, named, selection, stop if continuous else None, *pace)
     except Problem as problem:
         _fail(WRONG, *problem.findings)
     except RunFailed as failure:
@@ -140,8 +150,16 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 @contextlib.contextmanager
 def _only_one(project: ProjectFile) -> Iterator[None]:
     """Lock the project: two runs at a time would write to the same tables."""
-    project.state.mkdir(exist_ok=True)
-    with (project.state / "lock").open("w") as lock:
+    try:
+        project.state.mkdir(exist_ok=True)
+        opened = (project.state / "lock").open("w")
+    except OSError as error:
+        _fail(
+            RUN_FAILED,
+            f"{project.state} cannot be written ({error.strerror}), and a run keeps its tables there: make the folder "
+            "writable, or copy the project to one that is",
+        )
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,7 @@ because entries of one hour are often alike.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -67,8 +67,7 @@ def show(
     link.check()
     found = link.call("TSCHEMA", "GET", stream, *([version] if version else []))
     if found is None:
-        what = f"no version {version} of a schema" if version else "no schema; `penstock schema infer` proposes one"
-        link.fail(f"the stream '{one_line(stream)}' has {what}")
+        _fail_without(link, stream, f"version {version} of a schema" if version else _NO_SCHEMA)
     check = found[b"check"].decode()
     letters = f" {one_line(found[b'deadletter'].decode(errors='replace'))}" if found[b"deadletter"] else ""
     print(f"version {found[b'version']}, since offset {found[b'since']}, CHECK {check}{letters}")
@@ -83,9 +82,18 @@ def versions(stream: str = STREAM, url: str = URL) -> None:
     link.check()
     found = link.call("TSCHEMA", "VERSIONS", stream)
     if not found:
-        link.fail(f"the stream '{one_line(stream)}' has no schema; `penstock schema infer` proposes one")
+        _fail_without(link, stream, _NO_SCHEMA)
     for each in found:
         print(f"{each[b'version']}\t{each[b'since']}\t{one_line(each[b'fields'].decode())}")
+
+
+_NO_SCHEMA = "schema; `penstock schema infer` proposes one"
+
+
+def _fail_without(link: Link, stream: str, what: str) -> NoReturn:
+    if not link.is_written(stream):
+        link.fail(f"there is no stream '{one_line(stream)}' at {link.place}, or nothing was written to it")
+    link.fail(f"the stream '{one_line(stream)}' has no {what}")
 
 
 def _bounds(link: Link, stream: str) -> tuple[int, int]:

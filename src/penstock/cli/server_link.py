@@ -29,6 +29,8 @@ ATTEMPTS = 30
 _OF_PROGRAMS = ("decode_responses", "encoding", "encoding_errors", "legacy_responses", "retry_on_timeout")
 """Options in a URL that say how a program reads replies; a subcommand reads them in its own way."""
 
+_URL_WITH_PASSWORD = "--url redis://user:password@host:port/0"
+
 URL = typer.Option(
     DEFAULT_URL,
     "--url",
@@ -153,14 +155,37 @@ class Link:
 
         from penstock.client.drivers.connecting import lacks_password
 
-        url = "--url redis://user:password@host:port/0"
         if lacks_password(error):
-            self.fail(f"{self.place} needs a password: name a user and password in {url}")
+            self.fail(f"{self.place} needs a password: name a user and password in {_URL_WITH_PASSWORD}")
         if isinstance(error, redis.AuthenticationError | NoPermissionError):
-            self.fail(f"{self.place} refuses: {str(error).rstrip('.')}. Name a user and password in {url}")
+            self.fail(self._refusal(error))
         if isinstance(error, redis.ConnectionError | redis.TimeoutError):
             raise Lost(self, error) from error
         self.fail(f"{self.place} refuses {command}: {error}")
+
+    def _refusal(self, error: Exception) -> str:
+        return f"{self.place} refuses: {str(error).rstrip('.')}. Name a user and password in {_URL_WITH_PASSWORD}"
+
+    def warn(self) -> None:
+        """For a program that goes on without its server: say so if none answers, or if it refuses the password."""
+        import redis
+
+        from penstock.client.drivers.connecting import lacks_password
+
+        try:
+            self._client.ping()
+        except redis.AuthenticationError as error:
+            if not lacks_password(error):
+                self.say(self._refusal(error))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            self.say(f"no server answers at {self.place} ({error}); trying again until one does")
+        except redis.RedisError:
+            pass  # it answers
+
+    def is_written(self, stream: object) -> bool:
+        """Whether a stream exists, and something was written to it."""
+        (_, last), *_ = self.call("TREAD", stream, 1, 0, "WITHINFO")
+        return bool(last)
 
     def check(self) -> None:
         """End the program unless a Penstock server answers."""

@@ -59,6 +59,9 @@ def tail(
     link.check()
     show = _as_json if as_json else _as_text
     write_as(as_json)
+    (_, last), *_ = _patiently(link, "TREAD", os.fsencode(stream), 1, 0, "WITHINFO")
+    if not last:
+        link.say(f"there is no stream '{one_line(stream)}' yet, or nothing was written to it; waiting for it")
     source = _Member(link, stream, group, start) if group else _Follower(link, stream, start)
     left = count or 0
     with ending_quietly():
