@@ -25,7 +25,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 
 # Hundreds of processes import the same modules: they are compiled once, also where the environment says not to.
 test: $(READY) browser
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 6
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 8
 
 # Debian's packages if this is root, else one that npm and pip carry; it says what is needed if there is no way.
 browser: $(READY)

@@ -1,4 +1,4 @@
-"""How `pytest -n 6` divides the tests: by file, since the tests of a file share servers, and what takes longest goes
+"""How `pytest -n 8` divides the tests: by file, since the tests of a file share servers, and what takes longest goes
 first.
 
 Tests wait for timers, processes and Java as long as they compute, so there are more processes than most machines have

@@ -36,6 +36,7 @@ def bench(
     """
     from penstock.bench.rows import ROWS
     from penstock.bench.run import choose, run
+    from penstock.testing.redis import find_redis
 
     if show_rows:
         for row in ROWS.values():
@@ -46,6 +47,11 @@ def bench(
     except LookupError as error:
         typer.echo(f"penstock bench: no row matches '{error.args[0]}'; `penstock bench --list` shows them", err=True)
         raise typer.Exit(2) from None
+    try:
+        find_redis()
+    except FileNotFoundError as error:
+        typer.echo(f"penstock bench: {error}", err=True)
+        raise typer.Exit(1) from None
     console = Console(stderr=as_json)
     results: list[Result] = []
     with console.status("starting") as status:

