@@ -249,7 +249,7 @@ def test_options_that_cannot_work_are_refused(words: str, why: str) -> None:
 def test_an_invalid_url_ends_the_program(project: Path) -> None:
     with worker(project, "gopher://nowhere", "handlers:record") as process:
         _, said = process.communicate(timeout=100)
-        assert process.returncode == 2 and "cannot run handlers:record: Redis URL must" in said
+        assert process.returncode == 2 and "cannot run handlers:record: a URL must begin" in said
 
 
 def test_a_server_that_refuses_ends_the_program(project: Path, url: str) -> None:

@@ -68,7 +68,7 @@ def test_so_is_one_in_a_url(made: Any, query: str, why: str) -> None:
         ("redis://localhost?ssl_ca_certs=file", "'ssl_ca_certs' is no option of a URL without TLS"),
         ("redis://localhost/x", "its path is no number of a database"),
         ("redis://ada:12/secret@localhost/0", "its path is no number of a database"),
-        ("http://ada:secret@localhost", "it must begin with one of redis://, .*, penstock://, "),
+        ("http://ada:secret@localhost", "a URL must begin with one of redis://, .*, penstock://, "),
         ("redis://:12?secret=3@localhost/0", "it has an option that there is not"),
     ],
 )

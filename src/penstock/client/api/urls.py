@@ -90,7 +90,7 @@ def _check_names(url: str, options: dict[str, Any], known: set[str]) -> None:
 def _options_of_server(url: str) -> dict[str, Any]:
     if url.partition("://")[0] not in _SCHEMES_OF_REDIS_PY:
         raise WrongUrl(
-            f"it must begin with one of {', '.join(f'{name}://' for name in _SCHEMES_OF_REDIS_PY + _SCHEMES)}"
+            f"a URL must begin with one of {', '.join(f'{name}://' for name in _SCHEMES_OF_REDIS_PY + _SCHEMES)}"
         )
     options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     if "host" in options and "db" not in options and urlsplit(url).path.strip("/"):
