@@ -300,6 +300,16 @@ def test_a_second_server_may_not_log_to_the_same_folder(tmp_path: Path, monkeypa
         assert client.get("a") == b"1"
 
 
+def test_a_start_without_the_log_says_that_there_is_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path, appendonly="yes", save="") as (_, client):
+        client.set("a", 1)
+    assert "does not read it" not in caplog.text
+    with running(tmp_path, save="") as (_, client):
+        assert client.get("a") is None
+    assert "appendonlydir holds a log, and `appendonly no` does not read it" in caplog.text
+    assert "start with --appendonly yes" in caplog.text
+
+
 def test_servers_that_take_snapshots_alone_may_share_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path, save="3600 1"), running(tmp_path, save="3600 1", dbfilename="other.pns") as (_, client):
         assert client.ping()

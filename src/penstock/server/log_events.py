@@ -95,6 +95,9 @@ ALL: list[Event] = [
          "The server was killed, or the machine lost power, in the middle of a write."),
         ("log-replay-failed", "%s: %d commands failed when replayed, the first with: %s", "file commands error",
          "The log has commands that this server refuses."),
+        ("log-not-read", "%s holds a log, and `appendonly no` does not read it. If data is missing, start with "
+         "--appendonly yes; if the log is not needed, move that folder away", "folder",
+         "The directive was forgotten, or the log was turned off."),
         ("folder-shared", "%s; each will replace the snapshots of the other", "problem",
          "Another server uses the same folder."),
         ("folder-shared-no-history", "%s; each will replace the snapshots of the other, and there is no history",

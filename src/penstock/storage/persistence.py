@@ -84,6 +84,12 @@ class Persistence:
                 if not from_log:
                     self.aof.create()
                 self.aof.open(self._log_trouble, following=self._engine.following)
+            elif self.aof.exists:
+                log.warning(
+                    "%s holds a log, and `appendonly no` does not read it. If data is missing, start with --appendonly "
+                    "yes; if the log is not needed, move that folder away",
+                    self.aof.folder,
+                )
         except BaseException:
             self._lock.release()
             raise
