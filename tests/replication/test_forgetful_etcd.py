@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.replication.shards import Shard, shard
+from tests.support.replication.shards import Shard, said, shard
 from tests.support.waiting import wait_until
-from typer.testing import CliRunner
 
-from penstock.cli.main import app
 from penstock.testing.etcd import EtcdServer
 from penstock.testing.shard import ShardNode
 
@@ -27,12 +26,6 @@ def world(tmp_path: Path, etcd: EtcdServer) -> Iterator[Shard]:
         yield world
 
 
-def said(etcd: EtcdServer, *words: str) -> tuple[int, str]:
-    """The exit code and the output of `penstock shard`."""
-    done = CliRunner().invoke(app, ["shard", *words, "--etcd", etcd.urls])
-    return done.exit_code, done.output
-
-
 def forget(etcd: EtcdServer) -> None:
     etcd.stop()
     for member in etcd.members:
@@ -41,7 +34,7 @@ def forget(etcd: EtcdServer) -> None:
 
 
 def waits(node: ShardNode) -> bool:
-    return "etcd has lost what it knew" in node.log
+    return "there is data of a later one" in node.log
 
 
 def test_no_node_leads_until_an_operator_says_whose_data_counts(world: Shard, etcd: EtcdServer) -> None:
@@ -57,7 +50,7 @@ def test_no_node_leads_until_an_operator_says_whose_data_counts(world: Shard, et
     wait_until(lambda: said(etcd, "status", "orders")[1].count("data of epoch") == 3)
     assert not any(node.writes() for node in world.nodes)
     code, text = said(etcd, "restore", "orders", behind.name)
-    assert code == 1 and f"has more data than {behind.name}" in text
+    assert code == 1 and f"more data than {behind.name} has: " in text
     assert said(etcd, "restore", "orders", "n9") == (
         1,
         "penstock shard: node n9 does not run; these do: n1, n2, n3\n",
@@ -86,3 +79,20 @@ def test_a_new_node_does_not_lead_beside_nodes_that_have_data(world: Shard, etcd
     best = next(node for node in others if said(etcd, "restore", "orders", node.name)[0] == 0)
     wait_until(world.are_in_sync)
     assert world.leader is best and new.call("GET", "k") == b"1"
+
+
+def test_a_folder_of_another_shard_stops_no_leader_for_longer_than_its_node_runs(
+    world: Shard, etcd: EtcdServer
+) -> None:
+    leader = world.leader
+    stranger, _ = world.others(leader)
+    leader.call("SET", "k", 1)
+    stranger.stop()
+    (path,) = stranger.folder.rglob("shard.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "epoch": 1000}))
+    stranger.start()
+    wait_until(lambda: said(etcd, "status", "orders")[1].count("data of epoch 1000") == 1)
+    wait_until(lambda: not leader.leads)
+    stranger.stop()
+    wait_until(lambda: world.leader is not stranger)
+    assert world.leader.call("GET", "k") == b"1"

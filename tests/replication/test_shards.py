@@ -16,12 +16,10 @@ from pathlib import Path
 import pytest
 import redis
 from redis.exceptions import RedisError
-from tests.support.replication.shards import Shard, Writers, shard
+from tests.support.replication.shards import Shard, Writers, said, shard
 from tests.support.waiting import wait_until
-from typer.testing import CliRunner
 
 from penstock import Client
-from penstock.cli.main import app
 from penstock.client.errors import WrongShard
 from penstock.protocol.resp import pack
 from penstock.testing.etcd import EtcdServer
@@ -50,12 +48,6 @@ def world(running: Shard) -> Iterator[Shard]:
     wait_until(running.are_in_sync)
     text = running.logs()
     assert "Traceback" not in text and "internal error" not in text, text
-
-
-def said(etcd: EtcdServer, *words: str) -> tuple[int, str]:
-    """The exit code and the output of `penstock shard`."""
-    done = CliRunner().invoke(app, ["shard", *words, "--etcd", etcd.urls])
-    return done.exit_code, done.output
 
 
 def test_info_and_role_say_who_leads_in_which_epoch(world: Shard) -> None:

@@ -96,10 +96,7 @@ def remove(
     left = {member: log for member, log in state.in_sync.items() if member != node}
     if not left and not force:
         link.fail(f"node {node} is the last one that has everything; with --force any other node may lead without it")
-    read = {key_of(name, "state"): snapshot.state_revision, key_of(name, "leader"): snapshot.leader_revision}
-    put = Put(key_of(name, "state"), replace(state, in_sync=left).encoded())
-    if not link.ask(lambda client: client.change(read, put)):
-        link.fail("the shard has changed meanwhile; try again")
+    link.change(snapshot, replace(state, in_sync=left))
     typer.echo(f"in sync: {', '.join(sorted(left)) or 'no node'}")
 
 
@@ -124,12 +121,9 @@ def restore(
         link.fail(f"node {node} does not run; these do: {', '.join(sorted(snapshot.nodes))}")
     further = [other for other, each in snapshot.nodes.items() if (each.epoch, each.end) > (chosen.epoch, chosen.end)]
     if further and not force:
-        link.fail(f"{', '.join(sorted(further))} has more data than {node}; name that one, or say --force")
-    read = {key_of(name, "state"): snapshot.state_revision, key_of(name, "leader"): 0}
+        link.fail(f"more data than {node} has: {', '.join(sorted(further))}; name that one, or say --force")
     epoch = max(each.epoch for each in snapshot.nodes.values())
-    put = Put(key_of(name, "state"), State(epoch, "", {node: chosen.log}).encoded())
-    if not link.ask(lambda client: client.change(read, put)):
-        link.fail("the shard has changed meanwhile; try again")
+    link.change(snapshot, State(epoch, "", {node: chosen.log}))
     typer.echo(f"in sync: {node}. It leads in a moment, and the others follow")
 
 
@@ -159,6 +153,15 @@ class _Link:
             self.fail(f"etcd knows no shard {self._name}")
         return snapshot
 
+    def change(self, snapshot: Snapshot, state: State) -> None:
+        """Have etcd hold another state, unless something has changed since the snapshot was read."""
+        read = {
+            key_of(self._name, "state"): snapshot.state_revision,
+            key_of(self._name, "leader"): snapshot.leader_revision,
+        }
+        if not self.ask(lambda client: client.change(read, Put(key_of(self._name, "state"), state.encoded()))):
+            self.fail("the shard has changed meanwhile; try again")
+
     def fail(self, problem: str) -> NoReturn:
         typer.echo(f"penstock shard: {problem}", err=True)
         raise typer.Exit(1)
@@ -180,5 +183,8 @@ def _shown(name: str, snapshot: Snapshot) -> str:
         if snapshot.is_forgetful and known is not None:
             lines[-1] += f"  data of epoch {known.epoch}, up to {known.end:,}"
     if snapshot.is_forgetful:
-        lines.append(f"etcd has lost what it knew; `penstock shard restore {name} NODE` says whose data counts")
+        lines.append(
+            f"etcd has lost what it knew, or a node has a folder of another shard {name}: stop that node, or say whose "
+            f"data counts with `penstock shard restore {name} NODE`"
+        )
     return "\n".join(lines)

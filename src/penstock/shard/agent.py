@@ -277,10 +277,11 @@ class Agent:
         self._standing_for = 0
         await self._order("wait", "operator", epoch=self._position["epoch"])
         await self._register(snapshot, exactly=True)
+        later = ", ".join(sorted(name for name, node in snapshot.nodes.items() if node.epoch > snapshot.epoch))
         raise EtcdError(
-            f"etcd knows shard {self._shard} up to epoch {snapshot.epoch}, and nodes have data of epoch "
-            f"{max(node.epoch for node in snapshot.nodes.values())}: etcd has lost what it knew. No node leads until "
-            f"`penstock shard restore {self._shard} NODE` says whose data counts"
+            f"etcd knows shard {self._shard} up to epoch {snapshot.epoch}; there is data of a later one at {later}: "
+            f"either etcd has lost what it knew, and no node leads until `penstock shard restore {self._shard} NODE` "
+            "says whose data counts; or the folder is of another shard, and that node is to be stopped"
         )
 
     async def _lead(self, snapshot: Snapshot) -> None:

@@ -13,7 +13,9 @@ from types import TracebackType
 from redis.exceptions import RedisError
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
+from typer.testing import CliRunner
 
+from penstock.cli.main import app
 from penstock.testing.etcd import EtcdServer
 from penstock.testing.shard import ShardNode
 
@@ -74,6 +76,12 @@ def shard(folder: Path, etcd: EtcdServer, count: int = 3, options: str = "--repl
         except BaseException:
             sys.stderr.write(world.logs())
             raise
+
+
+def said(etcd: EtcdServer, *words: str) -> tuple[int, str]:
+    """The exit code and the output of `penstock shard`."""
+    done = CliRunner().invoke(app, ["shard", *words, "--etcd", etcd.urls])
+    return done.exit_code, done.output
 
 
 class Writers:
