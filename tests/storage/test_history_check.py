@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.storage.check import run_check
-from penstock.storage.segment_files import read_index
+from penstock.storage.segment_files import read_indexes
 from penstock.types.stream.nodes import NODE
 
 COUNT = 150_000
@@ -87,7 +87,7 @@ def segments(folder: Path) -> list[Path]:
 
 def damage(path: Path, place: int) -> tuple[int, int]:
     """Flip a byte of a node, and say which offsets it has."""
-    segment = read_index(path)
+    segment = read_indexes(path)[0]
     data = bytearray(path.read_bytes())
     data[segment.places[place] + 300] ^= 1
     path.write_bytes(data)
@@ -118,7 +118,7 @@ def test_a_missing_file_of_a_base_or_snapshot_is_damage_and_a_repair_says_which_
     folder: Path,
 ) -> None:
     path = segments(folder)[1]
-    index = read_index(path)
+    index = read_indexes(path)[0]
     first, last = index.first * NODE + 1, index.end * NODE
     path.unlink()
     report = run_check(folder)
@@ -159,7 +159,7 @@ def test_a_damaged_node_is_found_and_a_repair_gives_up_nothing_else(folder: Path
 
 def test_a_file_that_is_cut_short_loses_only_what_is_cut(based: Path) -> None:
     path = segments(based)[1]
-    index = read_index(path)
+    index = read_indexes(path)[0]
     with path.open("r+b") as file:
         file.truncate(index.places[1] + 5)
     first, last = (index.first + 1) * NODE + 1, index.end * NODE
@@ -172,7 +172,7 @@ def test_a_file_that_is_cut_short_loses_only_what_is_cut(based: Path) -> None:
 
 
 def test_all_of_history_can_be_lost(based: Path) -> None:
-    last = max(read_index(path).end for path in segments(based)) * NODE
+    last = max(read_indexes(path)[0].end for path in segments(based)) * NODE
     shutil.rmtree(based / "history")
     assert run_check(based).exit_code == 1
     assert run_check(based, fix=True).exit_code == 0
@@ -183,7 +183,7 @@ def test_all_of_history_can_be_lost(based: Path) -> None:
 def test_nodes_that_were_evicted_are_not_needed(based: Path) -> None:
     with running(based, appendonly="yes", **MEMORY) as (_, client):
         client.select(3)
-        client.execute_command("TEVICT", "orders", read_index(segments(based)[0]).end * NODE + 1500)
+        client.execute_command("TEVICT", "orders", read_indexes(segments(based)[0])[0].end * NODE + 1500)
         wait_until(lambda: not client.info("persistence")["history_files_to_remove"])
     damage(segments(based)[0], 0)
     report = run_check(based)

@@ -174,7 +174,7 @@ def test_streams_that_are_in_files_are_not_looked_at_when_more_goes_to_files(
         looked_at.append(len(found))
         return heapq.nlargest(count, found, key)
 
-    monkeypatch.setattr("penstock.storage.history.heapq", SimpleNamespace(nlargest=nlargest))
+    monkeypatch.setattr("penstock.storage.history_choice.heapq", SimpleNamespace(nlargest=nlargest))
     with started(tmp_path) as server, connected(server) as client:
         for number in range(60):
             write(client, entries[:1000], f"s{number}")

@@ -9,7 +9,7 @@ import redis
 from tests.support.storage.history import all_of, connected, files, fill, numbered_entries, started
 
 from penstock.server.app import App
-from penstock.storage.segment_files import read_index
+from penstock.storage.segment_files import read_indexes
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.segments import Segment
 from penstock.types.stream.stream import Stream
@@ -20,7 +20,7 @@ def test_no_client_can_say_what_is_in_a_file(tmp_path: Path) -> None:
     entries = numbered_entries()
     with started(tmp_path) as server, connected(server) as client:
         fill(client, entries)
-        index = read_index(tmp_path / "history" / min(files(tmp_path))).dump()
+        index = read_indexes(tmp_path / "history" / min(files(tmp_path)))[0].dump()
         client.execute_command("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+@all")
         with redis.Redis(port=server.port, username="writer", password="secret") as writer:
             for words in (["TAPPLY", "s", "HISTORY", index], ["ONCE", "c", "1", "TAPPLY", "s", "HISTORY", index]):

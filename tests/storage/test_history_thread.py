@@ -11,10 +11,10 @@ from tests.support.waiting import wait_until
 
 from penstock.storage import segment_files
 from penstock.storage.history_thread import HistoryThread
-from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.segment_files import Run, SegmentFiles
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE
-from penstock.types.stream.segments import Segment, StoredFile, StoredNode
+from penstock.types.stream.segments import StoredFile, StoredNode
 
 
 class NoLoop:
@@ -38,12 +38,12 @@ def test_a_thread_that_waits_holds_nothing_of_the_last_file(tmp_path: Path) -> N
     stored = [StoredNode(node.message(), node.newest, node.raw, None)]
     thread = HistoryThread(NoLoop(), lambda _: None)
     try:
-        thread.start(partial(segment_files.write, tmp_path, 0, 0, False, stored))
-        segment = thread.wait()
-        assert isinstance(segment, Segment)
-        segment.file = StoredFile(segment.name, Folder(tmp_path))
-        needed = weakref.ref(segment.file)
-        del segment
+        thread.start(partial(segment_files.write, tmp_path, False, [Run(0, 0, stored)]))
+        result = thread.wait()
+        assert isinstance(result, list)
+        file = result[0].file = StoredFile(result[0].name, Folder(tmp_path))
+        needed = weakref.ref(file)
+        del result, file
         wait_until(lambda: needed() is None)
     finally:
         thread.close()

@@ -20,12 +20,18 @@ import pytest
 
 from penstock.storage import segment_files
 from penstock.storage.files import StorageError
-from penstock.storage.segment_files import SegmentFiles, problems, read_index, write
+from penstock.storage.segment_files import Run, SegmentFiles, problems, read_indexes
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA
 from penstock.types.stream.nodes import NODE, Node, message_batch
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
 
 Row = tuple[int, bytes, bytes]
+
+
+def write(folder: Path, first: int, before: int, large: bool, nodes: list[StoredNode]) -> Segment:
+    """A file of one stream."""
+    (segment,) = segment_files.write(folder, large, [Run(first, before, nodes)])
+    return segment
 
 
 def rows_of(number: int, count: int = NODE) -> list[Row]:
@@ -96,7 +102,7 @@ def test_the_index_says_what_the_nodes_said(tmp_path: Path, nodes: list[StoredNo
     assert segment.name.startswith(f"4001-{(4 + len(nodes)) * NODE}-")
     data = (tmp_path / segment.name).read_bytes()
     assert [data[a:b] for a, b in itertools.pairwise(segment.places)] == payloads(nodes)
-    assert read_index(tmp_path / segment.name).dump() == segment.dump()
+    assert read_indexes(tmp_path / segment.name)[0].dump() == segment.dump()
 
 
 def expected(nodes: list[StoredNode], large: bool = False) -> list[dict[str, Any]]:
@@ -136,7 +142,7 @@ def test_large_columns_are_read_by_all(tmp_path: Path, compression: str) -> None
     nodes = [stored(number, compression, large=True) for number in range(3)]
     segment = write(tmp_path, 0, 0, True, nodes)
     path = tmp_path / segment.name
-    assert read_index(path).large
+    assert read_indexes(path)[0].large
     assert SegmentFiles(tmp_path).fetch(segment, [0, 1, 2]) == payloads(nodes)
     assert problems(path) == []
     with pa.ipc.open_file(path) as reader:
@@ -162,6 +168,68 @@ def test_a_read_that_the_system_answers_in_parts_is_put_together(
     pread = segment_files.os.pread
     monkeypatch.setattr(segment_files.os, "pread", lambda file, size, at: pread(file, min(size, 1000), at))
     assert SegmentFiles(tmp_path).fetch(segment, [0, 1]) == payloads(nodes)
+
+
+# Small streams share a file.
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> tuple[list[Segment], list[list[StoredNode]]]:
+    """The segments of three streams in one file, and their nodes."""
+    runs = [[stored(0), tiny(1)], [stored(7, "none")], [stored(0), stored(1, "zstd")]]
+    firsts = [0, 7, 0]
+    written = segment_files.write(
+        tmp_path, False, [Run(first, 5, nodes) for first, nodes in zip(firsts, runs, strict=True)]
+    )
+    return written, runs
+
+
+def test_streams_that_share_a_file_read_their_own_nodes(
+    tmp_path: Path, shared: tuple[list[Segment], list[list[StoredNode]]]
+) -> None:
+    segments, runs = shared
+    assert [path.name for path in tmp_path.iterdir()] == [segments[0].name]
+    assert {segment.name for segment in segments} == {segments[0].name}
+    assert segments[0].name.startswith("shared-5-")
+    assert not [fault for segment in segments for fault in segment.faults()]
+    files = SegmentFiles(tmp_path)
+    for segment, nodes in zip(segments, runs, strict=True):
+        assert files.fetch(segment, range(len(nodes))) == payloads(nodes)
+        assert files.missing(segment) is None
+        assert segment.before == 5
+    assert [segment.first for segment in segments] == [0, 7, 0]
+    path = tmp_path / segments[0].name
+    assert [segment.dump() for segment in read_indexes(path)] == [segment.dump() for segment in segments]
+    assert problems(path) == []
+
+
+def test_pyarrow_and_polars_read_a_shared_file_alone(
+    tmp_path: Path, shared: tuple[list[Segment], list[list[StoredNode]]]
+) -> None:
+    segments, runs = shared
+    path = tmp_path / segments[0].name
+    rows = expected([node for nodes in runs for node in nodes])
+    table = pa.ipc.open_file(path).read_all()
+    assert table.to_pylist() == pl.read_ipc(path).to_dicts() == rows
+    assert table.schema.metadata[b"penstock.first"] == b"1 7001 1"
+    assert table.schema.metadata[b"penstock.last"] == b"2000 8000 2000"
+
+
+def test_a_flipped_byte_of_a_shared_file_concerns_one_stream(
+    tmp_path: Path, shared: tuple[list[Segment], list[list[StoredNode]]]
+) -> None:
+    segments, runs = shared
+    path = tmp_path / segments[0].name
+    data = path.read_bytes()
+    for at in range(0, len(data), 97):
+        path.write_bytes(flipped(data, at))
+        assert problems(path), at
+        for segment, nodes in zip(segments, runs, strict=True):
+            if segment.places[0] <= at < segment.places[-1]:
+                with pytest.raises(MissingHistory, match=f"{segment.name} is damaged there$"):
+                    SegmentFiles(tmp_path).fetch(segment, range(len(nodes)))
+            else:
+                assert SegmentFiles(tmp_path).fetch(segment, range(len(nodes))) == payloads(nodes)
 
 
 # Names.
@@ -244,7 +312,7 @@ def test_a_flipped_byte_anywhere_is_found(small: tuple[Path, Segment, list[Store
                 assert files.fetch(segment, [tried]) == [nodes[tried].payload]
         if segment.places[-1] <= at:
             with pytest.raises(StorageError, match=segment.name):
-                read_index(path)
+                read_indexes(path)
 
 
 def test_a_file_that_is_cut_short_anywhere_is_found(small: tuple[Path, Segment, list[StoredNode]]) -> None:
@@ -254,7 +322,7 @@ def test_a_file_that_is_cut_short_anywhere_is_found(small: tuple[Path, Segment, 
         path.write_bytes(data[:size])
         assert problems(path), size
         with pytest.raises(StorageError, match=segment.name):
-            read_index(path)
+            read_indexes(path)
         assert (files.missing(segment) is None) == (size >= segment.places[-1])
         for place in range(3):
             if size < segment.places[place + 1]:
@@ -281,7 +349,7 @@ def test_a_missing_file_is_named_with_its_offsets(tmp_path: Path) -> None:
     assert files.missing(segment) == f"the file history/{segment.name} is not there"
     assert problems(folder / segment.name) == ["it is not there"]
     with pytest.raises(FileNotFoundError):
-        read_index(folder / segment.name)
+        read_indexes(folder / segment.name)
     shutil.rmtree(folder)
     with pytest.raises(MissingHistory, match="is not there"):
         files.fetch(segment, [0])
@@ -330,7 +398,7 @@ def test_nodes_that_do_not_hold_what_their_index_says_are_found(tmp_path: Path, 
 WRITER = """
 import os, resource, sys
 from pathlib import Path
-from penstock.storage.segment_files import write
+from penstock.storage.segment_files import Run, write
 from penstock.types.stream.segments import StoredNode
 
 folder, step = Path(sys.argv[1]), sys.argv[2]
@@ -338,12 +406,12 @@ nodes = [StoredNode(Path(name).read_bytes(), 0, 1000, None) for name in sys.argv
 if step == "full":
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
     try:
-        write(folder, 0, 0, False, nodes)
+        write(folder, False, [Run(0, 0, nodes)])
     except OSError as error:
         print(error.strerror)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(sorted(path.name for path in folder.iterdir()), flush=True)
-    print(write(folder, 0, 0, False, nodes).name)
+    print(write(folder, False, [Run(0, 0, nodes)])[0].name)
 else:
     syncs = iter(range(1, 10))
     fsync = os.fsync
@@ -355,7 +423,7 @@ else:
         fsync(descriptor)
 
     os.fsync = stop_there
-    write(folder, 0, 0, False, nodes)
+    write(folder, False, [Run(0, 0, nodes)])
 """
 
 

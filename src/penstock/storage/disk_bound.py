@@ -37,8 +37,10 @@ class DiskBound:
             keyspace = self._engine.keyspace
             streams = [messages for messages in self._streams if messages.history and find(keyspace, messages)]
             # Not what is known: a reader may still have a file, and a stream, that no key has.
-            sizes = {part.name: part.places[-1] for messages in streams for part in messages.history}
-            if sum(sizes.values()) <= most or not any(map(self._evict_segment, sorted(streams, key=_oldest))):
+            names = {part.name for messages in streams for part in messages.history}
+            if sum(map(self._known.size_of, names)) <= most:
+                return
+            if not any(map(self._evict_segment, sorted(streams, key=_oldest))):
                 return
 
     def _evict_segment(self, messages: Messages) -> bool:

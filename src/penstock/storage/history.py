@@ -20,7 +20,6 @@ Owned by the loop thread. Another thread calls `fetch`, and runs the jobs that w
 
 from __future__ import annotations
 
-import heapq
 import logging
 import time
 import weakref
@@ -34,17 +33,18 @@ from penstock.protocol.errors import ReplyError
 from penstock.storage import segment_files, snapshot
 from penstock.storage.disk_bound import DiskBound
 from penstock.storage.files import StorageError
+from penstock.storage.history_choice import Chosen, Wish, choose, size_in_memory
 from penstock.storage.history_thread import HistoryThread, Result
 from penstock.storage.known_files import KnownFiles
 from penstock.storage.machine import memory_of_machine
 from penstock.storage.notice import notice
-from penstock.storage.segment_files import FOLDER, SegmentFiles
+from penstock.storage.segment_files import FOLDER, Run, SegmentFiles
 from penstock.storage.stream_places import all_streams, find
 from penstock.storage.unused_memory import UnusedMemory
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Node
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
-from penstock.types.stream.stored_nodes import coldest, forget_read, read_back_size, sealed_size, store
+from penstock.types.stream.stored_nodes import forget_read, read_back_size, sealed_size, store
 
 if TYPE_CHECKING:
     from penstock.storage.aof import AppendOnlyFile
@@ -59,8 +59,6 @@ RETRY_SECONDS = 1.0
 """How long it waits after the disk refused a segment."""
 MEASURING = 100
 """One part in this many of the time may go into counting what nodes take."""
-CANDIDATES = 8
-"""Streams that take most memory, of which one is chosen."""
 
 
 class HistoryLost(ReplyError, MissingHistory):
@@ -68,7 +66,7 @@ class HistoryLost(ReplyError, MissingHistory):
 
 
 class Moving(NamedTuple):
-    """Nodes that a thread is writing to a file."""
+    """Nodes of a stream that a thread is writing to a file."""
 
     messages: weakref.ref[Messages]
     nodes: list[Node]
@@ -103,11 +101,11 @@ class History:
         self._held = 0  # about how many bytes sealed nodes take
         self._read_back = 0  # how many of them are those of nodes that were read from files
         self._next_measure = 0.0
-        self._moving: Moving | None = None
+        self._moving: list[Moving] = []  # to one file
         self._next_try = 0.0
         self._relief_planned = False
         self._refusing = False  # writes are refused because of this
-        self._written = 0  # segments
+        self._written = 0  # files
         self._thread = HistoryThread(loop, self._wrote)
         self._unused_memory = UnusedMemory(engine.memory, self._thread)
         engine.keyspace.stream_storage.files = self
@@ -205,7 +203,7 @@ class History:
     def _folder_changes(self, folder: str) -> None:
         """Another folder is not locked for us, and a snapshot there would refer to files in this one."""
         home = self._is_home(folder)
-        if not home and (self.known.names() or self._moving is not None):
+        if not home and (self.known.names() or bool(self._moving)):
             raise ValueError(f"streams have history in {self.files.folder}; move the whole folder while it is stopped")
         if not home and self.active:
             log.warning("history is off, because it is kept in %s, and dir is another folder now", self.files.folder)
@@ -224,7 +222,7 @@ class History:
             self._on_disk.evict_oldest()
             if self.limit:
                 self._unused_memory.tick()
-            if self._moving is None:
+            if not self._moving:
                 self._move()
             full = self.problem is not None or self._on_disk.is_full(_segment_size(self.limit))
             if full and self.known.has_for_replay:
@@ -243,7 +241,7 @@ class History:
             self._read_back = sum(read_back_size(messages) for messages in [*self._streams] if messages.recent)
         if now or is_due:
             streams = _with_nodes(self._in_memory)
-            held = sum(map(_size_in_memory, streams))
+            held = sum(map(size_in_memory, streams))
             if 2 * (held + self._read_back) > self.limit:  # else it cannot be too much, however it is stored
                 held = sum(map(sealed_size, streams))
             self._held = held + self._read_back
@@ -265,29 +263,11 @@ class History:
             return False
         pressed = 8 * self._held > 7 * limit
         for hot in (False, True) if pressed else (False,):
-            if self._move_from_largest(size, hot, pressed, at_once):
+            chosen = choose(self._engine, _with_nodes(self._in_memory), Wish(size, hot, pressed, at_once))
+            if chosen:
+                self._write(chosen)
                 return True
         return False
-
-    def _move_from_largest(self, size: int, hot: bool, pressed: bool, at_once: bool) -> bool:
-        """Have nodes of one of the largest streams written, `hot` ones only when there are no others."""
-        for messages in heapq.nlargest(CANDIDATES, _with_nodes(self._in_memory), key=_size_in_memory):
-            if hot:
-                messages.cooling.cool_all(messages.active.number)
-            nodes = coldest(messages, size, hot)
-            if 4 * _stored_size(nodes) < size and pressed and messages.cooling.has_deferred:
-                self._engine.compression.hurry(messages, size if at_once else 0)
-                nodes = coldest(messages, size, hot)
-            enough = 4 * _stored_size(nodes) >= size or (pressed and not messages.cooling.has_deferred) or at_once
-            if nodes and enough and not self._is_locked(messages):
-                self._write(messages, nodes)
-                return True
-        return False
-
-    def _is_locked(self, messages: Messages) -> bool:
-        """Whether a thread works on the stream, or no key holds it any more: nodes of it cannot go now."""
-        place = find(self._engine.keyspace, messages)
-        return place is None or place[1] in place[0].locked
 
     def _let_go_of_what_was_read(self) -> None:
         """Memory is short: nodes that were read from files go first, if they take a good part of it."""
@@ -297,28 +277,35 @@ class History:
             self._held -= self._read_back
             self._read_back = 0
 
-    def _write(self, messages: Messages, nodes: list[Node]) -> None:
-        stored = [StoredNode(node.message(), node.newest, node.raw, node.offsets) for node in nodes]
-        self._moving = Moving(weakref.ref(messages), nodes, [node.payload for node in stored])
-        begin = nodes[0].number, nodes[0].before, nodes[0].large
-        self._thread.start(partial(segment_files.write, self.files.folder, *begin, stored))
+    def _write(self, chosen: Chosen) -> None:
+        runs = []
+        for messages, nodes in chosen:
+            stored = [StoredNode(node.message(), node.newest, node.raw, node.offsets) for node in nodes]
+            self._moving.append(Moving(weakref.ref(messages), nodes, [node.payload for node in stored]))
+            runs.append(Run(nodes[0].number, nodes[0].before, stored))
+        self._thread.start(partial(segment_files.write, self.files.folder, nodes[0].large, runs))
 
     def _wrote(self, result: Result) -> None:
         self._finish(result)
-        if self._moves and self._moving is None:
+        if self._moves and not self._moving:
             self._move()
 
     def _finish(self, result: Result) -> bool:
-        """The thread has written a segment, or could not; whether nodes have left memory."""
-        moving, self._moving = self._moving, None
-        assert moving is not None
+        """The thread has written a file, or could not; whether nodes have left memory."""
+        moving, self._moving = self._moving, []
         if isinstance(result, str):
             self._next_try = time.monotonic() + RETRY_SECONDS
             self._set_problem(result)
             return False
         self._set_problem(None)
         self._written += 1
-        self.adopt(result)  # from here on the file is removed if nothing has it
+        for segment in result:
+            self.adopt(segment)  # from here on the file is removed if nothing has it
+        gone = [self._let_go(*both) for both in zip(moving, result, strict=True)]
+        return any(gone)
+
+    def _let_go(self, moving: Moving, segment: Segment) -> bool:
+        """These nodes are in a file: take them from memory, unless their stream has changed meanwhile."""
         messages = moving.messages()
         place = find(self._engine.keyspace, messages) if messages is not None else None
         if messages is None or place is None or place[1] in place[0].locked:
@@ -329,10 +316,10 @@ class History:
             for node, before, payload in zip(now, moving.nodes, moving.payloads, strict=True)
         )
         taken = sum(node.size() for node in now if node is not None)
-        if not same or not store(messages, result):
+        if not same or not store(messages, segment):
             return False
         self._held -= taken
-        self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", result.dump()]])
+        self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", segment.dump()]])
         return True
 
     def _relieve(self) -> None:
@@ -340,7 +327,7 @@ class History:
         self._relief_planned = False
         self._measure(now=True)
         while self._moves and 0 < self.limit < self._held:
-            if self._moving is None and not self._move(at_once=True):
+            if not self._moving and not self._move(at_once=True):
                 return
             if not self._finish(self._thread.wait()):
                 return  # it would go on in the same way
@@ -368,7 +355,7 @@ class History:
     # -- removing files ---------------------------------------------------------------------------------------
 
     def _remove_unneeded(self) -> None:
-        if self.active and self._moving is None:  # else the thread may be about to use a file of the same name
+        if self.active and not self._moving:  # else the thread may be about to use a file of the same name
             for name in self.known.take_removable(self._aof.writer, self._aof.is_listed):
                 self._thread.start(partial(self._remove, name))
 
@@ -388,7 +375,7 @@ class History:
             "history_files": len(self.known.names()),
             "history_bytes": self.known.size,
             "history_segments_written": self._written,
-            "history_write_in_progress": int(self._moving is not None),
+            "history_write_in_progress": int(bool(self._moving)),
             "history_files_to_remove": self.known.unneeded,
             "history_last_write_status": "ok" if self.problem is None else "err",
             "stream_memory_limit": self.limit,
@@ -404,10 +391,6 @@ def _named_in(path: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _stored_size(nodes: list[Node]) -> int:
-    return sum(len(node.payload) for node in nodes)
-
-
 def _segment_size(limit: int) -> int:
     """Bytes of a segment, when streams may take so much memory."""
     return min(LARGEST_SEGMENT, max(limit // SHARE, 1))
@@ -419,7 +402,3 @@ def _with_nodes(streams: weakref.WeakSet[Messages]) -> list[Messages]:
         if not messages.nodes:
             streams.discard(messages)
     return [*streams]
-
-
-def _size_in_memory(messages: Messages) -> int:
-    return messages.sealed_raw - messages.stored_raw

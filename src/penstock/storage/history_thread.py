@@ -16,29 +16,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.storage")
 
-Result = Segment | str
-"""A segment that was written, or why it was not."""
+Result = list[Segment] | str
+"""The segments of a file that was written, or why it was not."""
+Job = Callable[[], list[Segment] | None]
+"""Writes a file, or does something that nothing waits for (None)."""
 
 
 class HistoryThread:
-    """Started when first needed. The loop calls `on_result` for each segment, unless `wait` took the result."""
+    """Started when first needed. The loop calls `on_result` for each file, unless `wait` took the result."""
 
     def __init__(self, loop: Loop, on_result: Callable[[Result], None]) -> None:
         self._loop = loop
         self._on_result = on_result
-        self._jobs: queue.SimpleQueue[Callable[[], Segment | None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def start(self, job: Callable[[], Segment | None]) -> None:
-        """Have it write a segment, or do something that nobody waits for (None)."""
+    def start(self, job: Job) -> None:
+        """Have it do this after what it has to do already."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="penstock-history", daemon=True)
             self._thread.start()
         self._jobs.put(job)
 
     def wait(self) -> Result:
-        """Wait for the segment that is being written; blocks."""
+        """Wait for the file that is being written; blocks."""
         return self._results.get()
 
     def close(self) -> None:
@@ -52,7 +54,7 @@ class HistoryThread:
             self._do(job)
             del job  # while it waits for the next one, it holds no nodes
 
-    def _do(self, job: Callable[[], Segment | None]) -> None:
+    def _do(self, job: Job) -> None:
         """In a function of its own: a segment that a waiting thread had would keep its file from being removed."""
         result: Result | None
         try:

@@ -48,8 +48,8 @@ class KnownFiles:
         file = self._known.get(segment.name)
         if file is None:
             file = self._known[segment.name] = StoredFile(segment.name, source)
-            self._sizes[segment.name] = segment.places[-1]
             weakref.finalize(file, self._let_go.append, segment.name)
+        self._sizes[segment.name] = max(self._sizes.get(segment.name, 0), segment.places[-1])  # others may have more
         segment.file = file
 
     def names(self) -> list[str]:
@@ -60,6 +60,10 @@ class KnownFiles:
     def size(self) -> int:
         """Bytes of the files that streams have."""
         return sum(self._sizes[name] for name in self.names())
+
+    def size_of(self, name: str) -> int:
+        """Bytes of a file that streams have, as far as their segments tell."""
+        return self._sizes[name]
 
     @property
     def unneeded(self) -> int:

@@ -1,4 +1,4 @@
-"""Segments as files: runs of sealed nodes of a stream, each run in one Arrow IPC file that never changes.
+"""Segments as files: runs of sealed nodes of streams, in Arrow IPC files that never change.
 
     ARROW1, two zeros                       | the head: the same bytes in all files of one schema
     schema of (time, tag, entry)            |
@@ -13,9 +13,13 @@ pyarrow and Polars open such a file as it is. The footer's schema has metadata: 
 the footer and not in the head, so that the places of all payloads are known when it is written. The two checksums are
 inside the footer, in bytes that no part of it points to, so that other readers do not see them.
 
-A file is named `<first offset>-<last offset>-<CRC-32 of all payloads>.arrow`. Segments of all streams share a folder,
-so two of them can have the same name by chance. Then the later one gets a number behind its name: a name that exists is
-only used for a file that is the same byte by byte, and no file is ever written over.
+Most files have one run, of one stream. Small streams share a file, because each file has to be synced: then the runs
+follow each other, and the metadata have an item for each, with spaces between them.
+
+A file is named `<first offset>-<last offset>-<CRC-32 of all payloads>.arrow`, or `shared-<nodes>-<CRC-32>.arrow` with
+several runs. Segments of all streams share a folder, so two of them can have the same name by chance. Then the later
+one gets a number behind its name: a name that exists is only used for a file that is the same byte by byte, and no file
+is ever written over.
 
 Rejected: pyarrow's own file writer, which decompresses and encodes every node again.
 """
@@ -33,7 +37,7 @@ import zlib
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -65,28 +69,46 @@ _RECORD_BATCHES = 3  # number of this field in the table Footer of Arrow's File.
 _INDEX = b"penstock.index"
 
 
-def write(folder: Path, first: int, before: int, large: bool, nodes: Sequence[StoredNode]) -> Segment:
-    """Make the file of some neighbouring nodes, safe from a power cut; OSError leaves nothing behind.
+class Run(NamedTuple):
+    """Neighbouring nodes of a stream, on their way into a file."""
+
+    first: int  # number of the first node
+    before: int  # the latest time of any message before it
+    nodes: Sequence[StoredNode]
+
+
+def write(folder: Path, large: bool, runs: Sequence[Run]) -> list[Segment]:
+    """Make the file of some runs, safe from a power cut; OSError leaves nothing behind. Answers a segment for each.
 
     For any thread. If there is such a file already, it is used.
     """
-    payloads = [node.payload for node in nodes]
-    head = _head(large)
+    payloads = [node.payload for run in runs for node in run.nodes]
+    head, checksums = _head(large), array("I", map(zlib.crc32, payloads))
     places = array("Q", itertools.accumulate(map(len, payloads), initial=len(head)))
-    newest, raws = array("q", [node.newest for node in nodes]), array("Q", [node.raw for node in nodes])
-    checksums = array("I", map(zlib.crc32, payloads))
-    sparse = {place: node.offsets for place, node in enumerate(nodes) if node.offsets is not None}
     _make_folder(folder)
-    for name in _names(first, len(nodes), payloads):
-        segment = Segment(name, first, before, large, places, newest, raws, checksums, sparse)
-        path, contents = folder / name, [head, *payloads, _end(segment, payloads)]
+    for name in _names(runs, payloads):
+        segments = [*_segments(name, large, runs, places, checksums)]
+        path, contents = folder / name, [head, *payloads, _end(segments, payloads)]
         if not path.exists():
             _install(path, contents)
-            return segment
+            return segments
         if _holds(path, contents):
             sync_folder(folder)  # it may have been named just before a crash
-            return segment
+            return segments
     raise AssertionError("the names do not end")
+
+
+def _segments(
+    name: str, large: bool, runs: Sequence[Run], places: array[int], checksums: array[int]
+) -> Iterator[Segment]:
+    """The index of each run in a file of that name."""
+    at = 0
+    for first, before, nodes in runs:
+        end = at + len(nodes)
+        newest, raws = array("q", [node.newest for node in nodes]), array("Q", [node.raw for node in nodes])
+        sparse = {place: node.offsets for place, node in enumerate(nodes) if node.offsets is not None}
+        yield Segment(name, first, before, large, places[at : end + 1], newest, raws, checksums[at:end], sparse)
+        at = end
 
 
 def _make_folder(folder: Path) -> None:
@@ -95,13 +117,14 @@ def _make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def _names(first: int, count: int, payloads: list[bytes]) -> Iterator[str]:
-    """The name of a segment, and those that it gets if that one is taken."""
+def _names(runs: Sequence[Run], payloads: list[bytes]) -> Iterator[str]:
+    """The name of a file, and those that it gets if that one is taken."""
     checksum = 0
     for payload in payloads:
         checksum = zlib.crc32(payload, checksum)
-    start, last = covered(first, count)
-    name = f"{start}-{last}-{checksum:08x}"
+    start, last = covered(runs[0].first, len(payloads))
+    name = f"{start}-{last}" if len(runs) == 1 else f"shared-{len(payloads)}"
+    name += f"-{checksum:08x}"
     return (f"{name}-{number}.arrow" if number > 1 else f"{name}.arrow" for number in itertools.count(1))
 
 
@@ -151,19 +174,21 @@ def _schema(large: bool) -> Any:
     return LARGE_SCHEMA if large else SCHEMA
 
 
-def _end(segment: Segment, payloads: list[bytes]) -> bytes:
-    first, last = covered(segment.first, len(segment))
+def _end(segments: Sequence[Segment], payloads: list[bytes]) -> bytes:
+    bounds = [covered(segment.first, len(segment)) for segment in segments]
     metadata = {
-        b"penstock.first": b"%d" % first,
-        b"penstock.last": b"%d" % last,
-        _INDEX: base64.b64encode(segment.dump()),
+        b"penstock.first": b" ".join(b"%d" % first for first, _ in bounds),
+        b"penstock.last": b" ".join(b"%d" % last for _, last in bounds),
+        _INDEX: b" ".join(base64.b64encode(segment.dump()) for segment in segments),
     }
+    places = [place for segment in segments for place in segment.places[:-1]]
     blocks = []
-    for place, payload in zip(segment.places, payloads, strict=False):
+    for place, payload in zip(places, payloads, strict=True):
         description = 8 + _INT32.unpack_from(payload, 4)[0]
         blocks.append(_BLOCK.pack(place, description, len(payload) - description))
-    end = _NO_MORE + _footer(_schema(segment.large).with_metadata(metadata), blocks)
-    end += _CHECKSUM.pack(zlib.crc32(_head(segment.large)))
+    large = segments[0].large
+    end = _NO_MORE + _footer(_schema(large).with_metadata(metadata), blocks)
+    end += _CHECKSUM.pack(zlib.crc32(_head(large)))
     end += _CHECKSUM.pack(zlib.crc32(end))
     return end + _TAIL.pack(len(end) - len(_NO_MORE), _MAGIC)
 
@@ -291,14 +316,14 @@ def _prefetch(descriptor: int, start: int, end: int, last: int) -> None:
 # What a file says about itself.
 
 
-def read_index(path: Path) -> Segment:
-    """The index that a file has in its footer; StorageError if the footer is not as it was written."""
+def read_indexes(path: Path) -> list[Segment]:
+    """The index of each run, as the file has it in its footer; StorageError if that is not as it was written."""
     with _opened(path) as file:
-        return _read_index(path, file)[0]
+        return _read_indexes(path, file)[0]
 
 
-def _read_index(path: Path, file: BinaryIO) -> tuple[Segment, int]:
-    """The index, and the checksum of the head."""
+def _read_indexes(path: Path, file: BinaryIO) -> tuple[list[Segment], int]:
+    """The indexes, and the checksum of the head."""
     size = file.seek(0, os.SEEK_END)
     tail_at = max(size - _TAIL.size, 0)
     file.seek(tail_at)
@@ -315,26 +340,32 @@ def _read_index(path: Path, file: BinaryIO) -> tuple[Segment, int]:
         raise StorageError(path, start, "its footer is damaged, or it is not a segment of a stream")
     try:
         with pa.ipc.open_file(pa.BufferReader(end + tail)) as reader:  # which reads nothing else as yet
-            segment = Segment.load(base64.b64decode(reader.schema.metadata[_INDEX], validate=True))
+            indexes = reader.schema.metadata[_INDEX].split(b" ")
+            segments = [Segment.load(base64.b64decode(index, validate=True)) for index in indexes]
     except (*INVALID, KeyError, TypeError) as error:
         raise StorageError(path, start, f"its footer has no usable index: {error}") from error
-    if segment.places[-1] != start:
-        raise StorageError(path, start, f"its nodes end at byte {segment.places[-1]}, not where its footer begins")
-    return segment, head_checksum
+    for one, other in itertools.pairwise(segments):
+        if one.places[-1] != other.places[0]:
+            raise StorageError(path, start, f"it has nodes of no stream behind byte {one.places[-1]}")
+    end_of_nodes = segments[-1].places[-1]
+    if end_of_nodes != start:
+        raise StorageError(path, start, f"its nodes end at byte {end_of_nodes}, not where its footer begins")
+    return segments, head_checksum
 
 
 def problems(path: Path, nodes: bool = True) -> list[str]:
     """Everything that is wrong with a file. Every node is decoded, unless only the rest is asked for."""
     try:
         with _opened(path) as file:
-            segment, head_checksum = _read_index(path, file)
+            segments, head_checksum = _read_indexes(path, file)
             file.seek(0)
             found = []
-            if zlib.crc32(file.read(segment.places[0])) != head_checksum:
+            if zlib.crc32(file.read(segments[0].places[0])) != head_checksum:
                 found.append("its head is damaged")
-            if segment.name != path.name:
-                found.append(f"it was written with the name {segment.name}")
-            checked = [_node_problem(file, segment, place) for place in range(len(segment))] if nodes else []
+            if segments[0].name != path.name:
+                found.append(f"it was written with the name {segments[0].name}")
+            every = [(segment, place) for segment in segments for place in range(len(segment))] if nodes else []
+            checked = [_node_problem(file, *one) for one in every]
             return found + [problem for problem in checked if problem is not None]
     except FileNotFoundError:
         return ["it is not there"]

@@ -213,7 +213,7 @@ def live_with_history(folder: Path, disk: Disk, acknowledge: Callable[[int], obj
         """What the server does when it has time: nodes go to files, files that nothing needs are removed."""
         for _ in range(6):
             history.tick()
-            while history._moving is not None:
+            while history._moving:
                 life.loop.run()
                 time.sleep(0.001)
             life.engine.streams.tick()

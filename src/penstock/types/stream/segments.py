@@ -1,9 +1,10 @@
 """Segments: runs of sealed nodes that lie in a file. What memory keeps of them: an index of about 28 bytes a node.
 
 A file never changes, and is named by its contents, so streams, their copies and snapshots share it. A segment is the
-index of a file, or of a part of it: when a node in the middle is rewritten, what is left on both sides are two segments
-of the same file. The bytes of a node are fetched when they are needed, through a `StoredFile`; nothing here touches a
-disk (storage/history.py does). A file can be removed when no `StoredFile` of its name is left.
+index of a file, or of a part of it: small streams have a part each, and when a node in the middle is rewritten, what is
+left on both sides are two segments of the same file. The bytes of a node are fetched when they are needed, through a
+`StoredFile`; nothing here touches a disk (storage/history.py does). A file can be removed when no `StoredFile` of its
+name is left.
 
 Invariant: a segment holds neighbouring nodes. `sparse` has the offsets of those nodes in which messages are missing.
 """
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 ENTRY = 28
 """Bytes of memory for a node in the index."""
 
-NAME = re.compile(r"\d+-\d+-[0-9a-f]{8}(-\d+)?\.arrow")
-"""Names of files: the first and the last offset, the checksum of all nodes, and a number if that is taken."""
+NAME = re.compile(r"(\d+-\d+|shared-\d+)-[0-9a-f]{8}(-\d+)?\.arrow")
+"""Names of files: the first and the last offset, or how many nodes several streams have there; the checksum of all
+nodes; and a number if that is taken.
+"""
 
 Identity = tuple[str, int]
 """The name of a file, and where in it a node begins."""
