@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from array import array
@@ -22,6 +24,7 @@ from penstock.storage import segment_files
 from penstock.storage.files import StorageError
 from penstock.storage.segment_files import Run, SegmentFiles, problems, read_indexes
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA
+from penstock.types.stream.ipc import Layout
 from penstock.types.stream.nodes import NODE, Node, message_batch
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
 
@@ -391,6 +394,32 @@ def test_nodes_that_do_not_hold_what_their_index_says_are_found(tmp_path: Path, 
     segment = write(tmp_path, 1, 0, False, [LIES[problem](tiny(1))])
     (found,) = problems(tmp_path / segment.name)
     assert problem in found
+
+
+@pytest.mark.parametrize("claimed", [1 << 40, 1 << 62, -2, -(1 << 62)])
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("column", range(5))
+def test_a_column_that_claims_to_unpack_to_terabytes_is_refused(
+    tmp_path: Path, compression: str, column: int, claimed: int
+) -> None:
+    """Arrow would allocate what the column says before it unpacks it."""
+    node = stored(0, compression)
+    at, _ = Layout.of(node.payload).places[column]
+    hostile = node._replace(payload=node.payload[:at] + struct.pack("<q", claimed) + node.payload[at + 8 :])
+    segment = write(tmp_path, 0, 0, False, [hostile, stored(1)])
+    problem = f"damaged.*: a column claims to unpack to {claimed} bytes"
+    with pytest.raises(MissingHistory, match=problem):
+        SegmentFiles(tmp_path).fetch(segment, [0])
+    assert SegmentFiles(tmp_path).fetch(segment, [1]) == [stored(1).payload]
+    (found,) = problems(tmp_path / segment.name)
+    assert re.search(problem, found)
+
+
+def test_a_payload_that_is_not_one_is_refused(tmp_path: Path) -> None:
+    segment = write(tmp_path, 0, 0, False, [stored(0)._replace(payload=b"\xff\xff\xff\xff" + bytes(60))])
+    with pytest.raises(MissingHistory, match="is damaged there"):
+        SegmentFiles(tmp_path).fetch(segment, [0])
+    assert problems(tmp_path / segment.name)
 
 
 # Bad days of a process that writes.

@@ -16,10 +16,13 @@ inside the footer, in bytes that no part of it points to, so that other readers 
 Most files have one run, of one stream. Small streams share a file, because each file has to be synced: then the runs
 follow each other, and the metadata have an item for each, with spaces between them.
 
-A file is named `<first offset>-<last offset>-<CRC-32 of all payloads>.arrow`, or `shared-<nodes>-<CRC-32>.arrow` with
-several runs. Segments of all streams share a folder, so two of them can have the same name by chance. Then the later
-one gets a number behind its name: a name that exists is only used for a file that is the same byte by byte, and no file
-is ever written over.
+A file is named `<first offset>-<last offset>-<checksum>.arrow`, or `shared-<nodes>-<checksum>.arrow` with several runs;
+the checksum is the CRC-32 of the CRC-32s of all payloads, so that each payload is gone through once. Segments of all
+streams share a folder, so two of them can have the same name by chance. Then the later one gets a number behind its
+name: a name that exists is only used for a file that is the same byte by byte, and no file is ever written over.
+
+A payload that is read must not unpack to much more than the index says of it. A file that was made to harm, or that was
+damaged before its checksums were taken, gets an error and takes no memory.
 
 Rejected: pyarrow's own file writer, which decompresses and encodes every node again.
 """
@@ -67,6 +70,8 @@ _INT32 = struct.Struct("<i")
 _BLOCK = struct.Struct("<qixxxxq")  # where a message is, the size of its description, the size of its body
 _RECORD_BATCHES = 3  # number of this field in the table Footer of Arrow's File.fbs
 _INDEX = b"penstock.index"
+_TABLES = 24  # bytes at most that columns have for a message, beside what counts as its size
+_PADDING = 256  # bytes of a column behind its messages
 
 
 class Run(NamedTuple):
@@ -86,7 +91,7 @@ def write(folder: Path, large: bool, runs: Sequence[Run]) -> list[Segment]:
     head, checksums = _head(large), array("I", map(zlib.crc32, payloads))
     places = array("Q", itertools.accumulate(map(len, payloads), initial=len(head)))
     _make_folder(folder)
-    for name in _names(runs, payloads):
+    for name in _names(runs, checksums):
         segments = [*_segments(name, large, runs, places, checksums)]
         path, contents = folder / name, [head, *payloads, _end(segments, payloads)]
         if not path.exists():
@@ -117,14 +122,11 @@ def _make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def _names(runs: Sequence[Run], payloads: list[bytes]) -> Iterator[str]:
+def _names(runs: Sequence[Run], checksums: array[int]) -> Iterator[str]:
     """The name of a file, and those that it gets if that one is taken."""
-    checksum = 0
-    for payload in payloads:
-        checksum = zlib.crc32(payload, checksum)
-    start, last = covered(runs[0].first, len(payloads))
-    name = f"{start}-{last}" if len(runs) == 1 else f"shared-{len(payloads)}"
-    name += f"-{checksum:08x}"
+    start, last = covered(runs[0].first, len(checksums))
+    name = f"{start}-{last}" if len(runs) == 1 else f"shared-{len(checksums)}"
+    name += f"-{zlib.crc32(checksums):08x}"
     return (f"{name}-{number}.arrow" if number > 1 else f"{name}.arrow" for number in itertools.count(1))
 
 
@@ -238,6 +240,9 @@ class SegmentFiles:
                 raise self._lost(segment, [place], "is cut short")
             if zlib.crc32(payload) != segment.checksums[place]:
                 raise self._lost(segment, [place], "is damaged there")
+            problem = _unpacking_problem(segment, place, payload)
+            if problem is not None:
+                raise self._lost(segment, [place], f"is damaged there: {problem}")
             yield payload
 
     def _lost(self, segment: Segment, places: Sequence[int], problem: str) -> MissingHistory:
@@ -274,6 +279,19 @@ class SegmentFiles:
             return []
         ours = [name for name in names if name.startswith(TEMPORARY) or NAME.fullmatch(name)]
         return [name for name in ours if name not in wanted]
+
+
+def _unpacking_problem(segment: Segment, place: int, payload: bytes) -> str | None:
+    """Why a payload must not be unpacked; None if it takes about what the index says. Nothing is unpacked for this."""
+    try:
+        sizes = Layout.of(payload).sizes(payload)
+    except (struct.error, IndexError, ValueError):
+        return "it does not say where its columns are"
+    most = segment.raws[place] + _TABLES * segment.count_at(place) + _PADDING
+    for size in sizes:
+        if not 0 <= size <= most:
+            return f"a column claims to unpack to {size} bytes, and its messages have {most} at most"
+    return None
 
 
 def _reason(error: OSError) -> str:
@@ -396,6 +414,9 @@ def _node_problem(file: BinaryIO, segment: Segment, place: int) -> str | None:
         return f"it is cut short, within or before {which}"
     if zlib.crc32(payload) != segment.checksums[place]:
         return f"{which} is damaged: its checksum is wrong"
+    problem = _unpacking_problem(segment, place, payload)
+    if problem is not None:
+        return f"{which} is damaged: {problem}"
     try:
         node = load_node(
             segment.first + place,
