@@ -72,7 +72,7 @@ def fill(client: redis.Redis, count: int, stream: str = "orders", start: int = 0
 
 def held(client: redis.Redis, stream: str = "orders") -> list[dict[str, Any]]:
     return (
-        pa.ipc.open_stream(client.execute_command("TREAD", stream, 1, 1_000_000, "FORMAT", "ARROW"))
+        pa.ipc.open_stream(client.execute_command("TREAD", stream, 1, 1_000_000, "WITHTIME", "FORMAT", "ARROW"))
         .read_all()
         .to_pylist()
     )
@@ -84,7 +84,9 @@ def in_file(path: Path) -> list[dict[str, Any]]:
     frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_ipc(path)
     assert frame.to_dicts() == table.to_pylist()
     assert table.schema.field("time").type == pa.timestamp("ms", "UTC")
-    return table.set_column(1, "time", table.column("time").cast(pa.int64())).to_pylist()
+    delays = table.column("visible_at").cast(pa.int64()).fill_null(0)
+    table = table.set_column(1, "time", table.column("time").cast(pa.int64()))
+    return table.set_column(4, "visible_at", delays).to_pylist()
 
 
 # -- export
@@ -249,6 +251,43 @@ def test_an_import_appends_what_was_exported_with_its_times(
     assert client.execute_command("TSEEK", "copy", "TIME", 1_700_001_000_000) == 1001
 
 
+def test_delays_come_through_an_export_and_an_import(
+    ours: Server, client: redis.Redis, path: Path, small_portions: None
+) -> None:
+    """Some at once, some delayed together, some each by another time, over the edges of reads and portions."""
+    future = 4_000_000_000_000
+    fill(client, 350)
+    for number in range(5):
+        client.execute_command("TWRITE", "orders", "AT", future + number, "ENTRIES", b"t", b"delayed %d" % number)
+    client.execute_command("TWRITE", "orders", "AT", future, "ENTRIES", *[b"t", b"together"] * 900)
+    fill(client, 10)
+    assert run(ours.url, "export", "orders", "--to", path)[0] == 0
+    delays = [row["visible_at"] for row in in_file(path)]
+    assert [at > 0 for at in delays] == [False] * 350 + [True] * 905 + [False] * 10
+    assert all(abs(at - future) < 60_000 for at in delays if at)  # the server's clock of leases and the other drift
+    code, said = run(ours.url, "import", path, "copy")
+    assert (code, said) == (0, f"1,265 messages of {path} appended to 'copy'\n")
+    for one, other in zip(held(client, "copy"), held(client), strict=True):
+        assert abs(one.pop("visible_at") - other.pop("visible_at")) < 60_000
+        assert one == other
+    read = client.execute_command("TREAD", "copy", 0, 10_000, "GROUP", "g")
+    assert [row[0] for row in read] == [*range(1, 351), *range(1256, 1266)]
+
+
+def test_a_delay_that_is_over_when_it_is_imported_is_none(ours: Server, client: redis.Redis, path: Path) -> None:
+    columns = {"tag": [b"t"], "entry": [b"e"], "visible_at": pa.array([1_700_000_000_000], pa.timestamp("ms", "UTC"))}
+    table = pa.table(
+        columns, pa.schema([("tag", pa.binary()), ("entry", pa.binary()), ("visible_at", pa.timestamp("ms", "UTC"))])
+    )
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    assert run(ours.url, "import", path, "copy")[0] == 0
+    assert [row[2] for row in client.execute_command("TREAD", "copy", 0, 10, "GROUP", "g")] == [b"e"]
+
+
 def test_a_file_that_was_imported_is_appended_again_only_if_it_is_told_to(
     ours: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -361,7 +400,9 @@ def test_large_messages_are_imported_in_portions(
     with path.open("rb") as file:
         portions = [*message_files.portions(file, path)]
     assert len(portions) == 2
-    assert [batch.nbytes <= 10_000 or len(batch) == 1 for portion in portions for batch in portion] == [True] * 4
+    assert [batch.nbytes <= 10_000 or len(batch) == 1 for portion in portions for batch in portion.batches] == [
+        True
+    ] * 4
     assert run(ours.url, "import", path, "orders")[0] == 0
     assert [row["entry"] for row in held(client)] == entries
 

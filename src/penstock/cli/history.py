@@ -26,7 +26,7 @@ from penstock.cli.server_link import NEW_STREAM, STREAM, URL, Link
 from penstock.cli.terminal import RewrittenLine, ending_quietly, shown_bytes
 
 if TYPE_CHECKING:
-    from penstock.cli.message_files import MessageWriter
+    from penstock.cli.message_files import MessageWriter, Portion
 
 _ROWS = 100_000  # messages read at once, at the most
 _BYTES = 16 << 20
@@ -57,8 +57,8 @@ def export_history(
 ) -> None:
     """Write messages of a stream to an Arrow or Parquet file.
 
-    The columns are offset, time, tag and entry. Messages that are written to the stream meanwhile are left out. The
-    file appears when it is whole.
+    The columns are offset, time, tag, entry and visible_at, which says when groups get a delayed message. Messages that
+    are written to the stream meanwhile are left out. The file appears when it is whole.
     """
     from penstock.cli.message_files import UnusableFile, kind_of, writing
     from penstock.storage.files import replace_file
@@ -133,7 +133,7 @@ class _Export:
         from penstock.client.api.tables import Span, read_tables
 
         span = Span(self._key, self._begin, self._last, count=_ROWS, max_bytes=_BYTES)
-        return read_tables(lambda words: ArrowReading().table(self._link.call_patiently(*words)), span)
+        return read_tables(lambda words: ArrowReading().table(self._link.call_patiently(*words, "WITHTIME")), span)
 
     def _pass_evicted(self, first: int) -> None:
         """Tell of messages that were wanted, and are gone."""
@@ -155,15 +155,17 @@ class _Export:
 
 @history.command("import")
 def import_history(
-    file: Path = typer.Argument(..., help="An Arrow or Parquet file with columns tag and entry, and perhaps time."),
+    file: Path = typer.Argument(
+        ..., help="An Arrow or Parquet file with columns tag and entry, and perhaps time and visible_at."
+    ),
     stream: str = NEW_STREAM,
     again: bool = typer.Option(False, "--again", help="Append all of the file, also if it was imported before."),
     url: str = URL,
 ) -> None:
     """Append the messages of an Arrow or Parquet file to a stream.
 
-    They keep their times, and get new offsets. An import that was interrupted continues where it was if it is run
-    again: no message is appended twice.
+    They keep their times and delays, and get new offsets. An import that was interrupted continues where it was if it
+    is run again: no message is appended twice.
     """
     from penstock.cli.message_files import UnusableFile, portions
 
@@ -209,17 +211,17 @@ class _Import:
         self._number = 0
         self._passed = self._done = 0  # messages
 
-    def append(self, portion: list[Any]) -> None:
+    def append(self, portion: Portion) -> None:
         from penstock.cli.message_files import payload_of
 
         self._number += 1
-        rows = sum(batch.num_rows for batch in portion)
         if self._number <= self._before:
-            self._passed += rows
+            self._passed += portion.rows
             return
         numbered = ("PRODUCER", self._producer, self._number)
-        self._link.call_patiently("TWRITE", self._key, *numbered, "FORMAT", "ARROW", payload_of(portion))
-        self._done += rows
+        delay = ("AT", portion.visible_at) if portion.visible_at is not None else ()
+        self._link.call_patiently("TWRITE", self._key, *numbered, *delay, "FORMAT", "ARROW", payload_of(portion))
+        self._done += portion.rows
         self._line.show(f"{self._done:,} messages")
 
     def summary(self, path: Path, failed: bool) -> None:
