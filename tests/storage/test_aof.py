@@ -242,7 +242,7 @@ def test_turned_on_at_run_time_the_log_holds_what_was_there_before(tmp_path: Pat
 
 def test_turned_on_just_before_the_end_the_log_holds_everything(tmp_path: Path) -> None:
     older = Life(tmp_path)
-    older.run("SET stale 1")
+    older.run("SET stale 1", "CONFIG SET appendonly no")
     older.close()
     life = Life(tmp_path, appendonly="no")
     life.run("SET before 1", "CONFIG SET appendonly yes", "SET after 1")

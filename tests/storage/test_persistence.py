@@ -287,33 +287,31 @@ def test_a_shutdown_while_loading_leaves_the_files_as_they_are(
 
 def test_a_second_server_may_not_log_to_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistence, "PREDECESSOR_SECONDS", 0.05)
-    with running(tmp_path, appendonly="yes") as (_, client):
+    with running(tmp_path) as (_, other), running(tmp_path, appendonly="yes") as (_, client):
         client.set("a", 1)
         with pytest.raises(FolderInUse, match=rf"in use by process {os.getpid()}\."):
             Server(dir=tmp_path, appendonly="yes").start()
-        with running(tmp_path) as (_, other):
-            with pytest.raises(redis.ResponseError, match="in use by process"):
-                other.config_set("appendonly", "yes")
-            assert other.config_get("appendonly") == {"appendonly": "no"}
+        with pytest.raises(redis.ResponseError, match="in use by process"):
+            other.config_set("appendonly", "yes")
+        assert other.config_get("appendonly") == {"appendonly": "no"}
         client.bgsave()  # a child has inherited the lock and must not keep it
     with running(tmp_path, appendonly="yes") as (_, client):
         assert client.get("a") == b"1"
 
 
-def test_a_start_without_the_log_says_that_there_is_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running(tmp_path, appendonly="yes", save="") as (_, client):
+def test_a_second_server_may_not_take_snapshots_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistence, "PREDECESSOR_SECONDS", 0.05)
+    with running(tmp_path, save="3600 1") as (_, client), running(tmp_path) as (_, other):
         client.set("a", 1)
-    assert "does not read it" not in caplog.text
-    with running(tmp_path, save="") as (_, client):
-        assert client.get("a") is None
-    assert "appendonlydir holds a log, and `appendonly no` does not read it" in caplog.text
-    assert "start with --appendonly yes" in caplog.text
-
-
-def test_servers_that_take_snapshots_alone_may_share_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running(tmp_path, save="3600 1"), running(tmp_path, save="3600 1", dbfilename="other.pns") as (_, client):
-        assert client.ping()
-    assert "each will replace the snapshots of the other" in caplog.text
+        with pytest.raises(FolderInUse, match=rf"in use by process {os.getpid()}\."):
+            Server(dir=tmp_path, save="3600 1").start()
+        for words in (["SAVE"], ["BGSAVE"], ["BGREWRITEAOF"]):
+            with pytest.raises(redis.ResponseError, match=r"another server: .*in use by process"):
+                other.execute_command(*words)
+    with running(tmp_path, save="3600 1") as (_, client):
+        assert client.get("a") == b"1"
 
 
 def test_a_server_waits_a_moment_for_its_predecessor_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

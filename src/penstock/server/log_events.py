@@ -97,11 +97,7 @@ ALL: list[Event] = [
          "The log has commands that this server refuses."),
         ("log-not-read", "%s holds a log, and `appendonly no` does not read it. If data is missing, start with "
          "--appendonly yes; if the log is not needed, move that folder away", "folder",
-         "The directive was forgotten, or the log was turned off."),
-        ("folder-shared", "%s; each will replace the snapshots of the other", "problem",
-         "Another server uses the same folder."),
-        ("folder-shared-no-history", "%s; each will replace the snapshots of the other, and there is no history",
-         "problem", "Likewise, after CONFIG SET save."),
+         "The log was turned off, or an older version wrote it."),
         ("snapshot-empty-values", "%s: %d keys with empty values are left out (block at byte %d)", "file keys at",
          "A snapshot has keys that no server writes."),
         ("history-off", "history is off, because it is kept in %s, and dir is another folder now", "folder",

@@ -30,7 +30,8 @@ from penstock.storage.feed import Feed
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished, sync_folder
 from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.lineage import Lineage
-from penstock.storage.manifest import Manifest
+from penstock.storage.manifest import Manifest, State
+from penstock.storage.precedence import BesideTheLog
 from penstock.storage.replay import Replay
 from penstock.storage.switching_writer import SwitchingWriter
 from penstock.storage.writer import LogFile, Loop
@@ -59,6 +60,7 @@ class AppendOnlyFile:
         self.finish_installing: Callable[[], None] = lambda: None  # waits for that
         self.on_switch_failed: Callable[[str], None] = lambda problem: None  # there is no increment to continue in
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
+        self.memory = BesideTheLog(self)
         self.feed = Feed(self)
         self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
         self.own_writer: Callable[..., SwitchingWriter] = SwitchingWriter  # for a log that is no replica's
@@ -171,8 +173,10 @@ class AppendOnlyFile:
         number = self._make_folder() + 1
         name = manifests.base_name(self.prefix, number)
         snapshot.save(self.folder / name, self._engine.keyspace)
-        self.manifest = Manifest(name, history=self._listed_before(), last=number)
+        lineage = Lineage().continued(0)
+        self.manifest = Manifest(name, (), self._listed_before(), number, {}, lineage, State.ON)
         self.manifest.write(self.manifest_path)
+        self.memory.leave_log(beyond=False)
         self.remove_history()
         self.size_at_rewrite = self.size
 
@@ -186,6 +190,8 @@ class AppendOnlyFile:
         """Log every change from now on, or append what a leader has logged."""
         remove_unfinished(self.folder, f"{self.prefix}*")
         self.remove_history()
+        if self.manifest.state is not State.ON:
+            self.list_files(replace(self.manifest, state=State.ON))
         if not self.manifest.increments:
             name, listed = _with_increment(self.manifest, self.prefix, 0)
             self._list_increment(name, listed)
@@ -204,7 +210,7 @@ class AppendOnlyFile:
 
     def open_without_base(self, on_trouble: Callable[[str | None], None]) -> None:
         """Log every change from now on; what is in memory already must be rewritten into a base at once."""
-        self.manifest = Manifest(last=self._make_folder())
+        self.manifest = Manifest(last=self._make_folder(), state=State.ON)
         self._replaced = self._listed_before()
         self.open(on_trouble)
 
@@ -248,7 +254,8 @@ class AppendOnlyFile:
         self.settle()
         number = self._make_folder() + 1
         name, increment = manifests.base_name(self.prefix, number), manifests.increment_name(self.prefix, number + 1)
-        manifest = Manifest(name, (increment,), self._listed_before(), number + 1, {increment: start}, lineage)
+        starts = {increment: start}
+        manifest = Manifest(name, (increment,), self._listed_before(), number + 1, starts, lineage, State.ON)
         try:
             install(base, self.folder / name)
             (self.folder / increment).touch()
@@ -266,12 +273,17 @@ class AppendOnlyFile:
 
     def close(self) -> None:
         """Stop logging. OSError if not everything could be written."""
+        was_listed = self.is_listed
         writer, self.writer = self.writer, None
         if writer is not None:
             self._engine.log_to(None)
+            whole = False
             try:
                 writer.close()
+                whole = not writer.needs_rewrite
             finally:
+                if was_listed:
+                    self.memory.leave_log(beyond=not whole)
                 if not self.manifest.base:  # no manifest will list these
                     for name in self.manifest.increments:
                         (self.folder / name).unlink(missing_ok=True)
@@ -342,7 +354,7 @@ class AppendOnlyFile:
             before, base=name, increments=kept, history=(*self._replaced, *before.kept, *replaced), last=number
         )
         if self.writer is None:  # the base alone: what comes after it is another feed
-            listed = replace(listed, starts={}, lineage=Lineage())
+            listed = replace(listed, starts={}, lineage=Lineage().continued(0), state=State.OFF)
         self._installed = listed
 
         def install_base() -> None:
@@ -360,6 +372,8 @@ class AppendOnlyFile:
         self.size_at_rewrite = self.size
         if self.writer is not None:
             self.writer.recovered()
+        else:
+            self.memory.leave_log(beyond=True)
 
 
 def _with_increment(before: Manifest, prefix: str, start: int) -> tuple[str, Manifest]:

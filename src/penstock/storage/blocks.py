@@ -26,7 +26,7 @@ from penstock.types.packing import pack_many
 
 BLOCK = struct.Struct("<BHIQI")
 _CHECKSUM = struct.Struct("<I")
-END, STRINGS, VALUES, ONCE, SEGMENTS = 0, 1, 2, 3, 4
+END, STRINGS, VALUES, ONCE, SEGMENTS, STANDING = 0, 1, 2, 3, 4, 5
 TIMED = 16
 KEYS_A_BLOCK = 8192
 BYTES_A_BLOCK = 4 << 20
@@ -153,6 +153,6 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
         pass
 
 __all__ = [
-    "BLOCK", "COMPILED", "END", "ONCE", "SEGMENTS", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum",
-    "limited", "write_database",
+    "BLOCK", "COMPILED", "END", "ONCE", "SEGMENTS", "STANDING", "STRINGS", "TIMED", "VALUES", "BlockWriter",
+    "block_checksum", "limited", "write_database",
 ]  # fmt: skip

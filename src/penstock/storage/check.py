@@ -108,6 +108,8 @@ def _check_snapshot(path: Path, report: Report) -> None:
             if block.kind == blocks.SEGMENTS:
                 files = len(block.keys)
                 continue
+            if block.kind == blocks.STANDING:
+                continue
             expiring += sum(map(bool, block.times))
             if block.kind == blocks.STRINGS:
                 counts[block.database, "string"] += len(block.keys)

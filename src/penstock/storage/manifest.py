@@ -1,5 +1,6 @@
 """The list of files that make up the log: one base, then increments in order. A text file, replaced atomically.
 
+    #state on
     #feed 3f0c2d4b6a81950e7d2c4b6a81950e7d2c4b6a81 0
     file appendonly.aof.2.base.pns seq 2 type b
     file appendonly.aof.3.incr.aof seq 3 type i startoffset 70125
@@ -11,6 +12,8 @@ loads, and nothing is ever removed that a manifest did not name.
 
 An increment says at which offset of the feed it begins, and the lines #feed are the lineage (lineage.py); a log of an
 older version has neither. History with an offset is kept for replicas, which may have to read it.
+
+The line #state says whether every change goes to this log, or it was turned off on purpose: precedence.py goes by it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from penstock.storage.files import StorageError, replace_file
@@ -25,6 +29,15 @@ from penstock.storage.lineage import Lineage
 
 _line = re.compile(r"file (\S+) seq (\d+) type ([bih])(?: startoffset (\d+))?").fullmatch
 _feed = re.compile(r"#feed ([0-9a-f]{40}) (\d+)").fullmatch
+_state = re.compile(r"#state (on|off)").fullmatch
+
+
+class State(Enum):
+    """Whether a log is the place of every change."""
+
+    ON = "on"
+    OFF = "off"  # CONFIG SET appendonly no: a start may leave it out
+    UNKNOWN = ""  # an older version wrote the manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class Manifest:
     last: int = 0  # the highest sequence number ever given out
     starts: Mapping[str, int] = field(default_factory=dict)  # of increments, kept ones too: where they are in the feed
     lineage: Lineage = field(default_factory=Lineage)
+    state: State = State.UNKNOWN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,7 +59,8 @@ class Manifest:
     def write(self, path: Path) -> None:
         rows = [(self.base, "b")] if self.base else []
         rows += [(name, "i") for name in self.increments] + [(name, "h") for name in self.history]
-        text = "".join(f"#feed {feed} {start}\n" for feed, start in self.lineage.feeds)
+        text = f"#state {self.state.value}\n" if self.state.value else ""
+        text += "".join(f"#feed {feed} {start}\n" for feed, start in self.lineage.feeds)
         for name, kind in rows:
             start = f" startoffset {self.starts[name]}" if name in self.starts else ""
             text += f"file {name} seq {sequence_of(name)} type {kind}{start}\n"
@@ -54,6 +69,14 @@ class Manifest:
     def repaired(self) -> Manifest:
         """The same files, after one of them was changed: it is no longer the log that replicas know."""
         return replace(self, starts={}, lineage=Lineage())
+
+    def end(self, folder: Path) -> int:
+        """The offset of the feed after the files that are in the folder. OSError if one is missing."""
+        if not self.increments:
+            return 0
+        last = self.increments[-1]
+        counted = self.increments if last not in self.starts else (last,)
+        return self.starts.get(last, 0) + sum((folder / name).stat().st_size for name in counted)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -68,10 +91,14 @@ def read(path: Path) -> Manifest:
     history: list[str] = []
     starts: dict[str, int] = {}
     feeds: list[tuple[str, int]] = []
+    state = State.UNKNOWN
     for line in path.read_text("utf-8", "replace").splitlines(keepends=True):
         begin, offset = offset, offset + len(line.encode())
         if (feed := _feed(line.strip())) is not None:
             feeds.append((feed[1], int(feed[2])))
+            continue
+        if (mark := _state(line.strip())) is not None:
+            state = State(mark[1])
             continue
         found = _line(line.strip())
         if found is None or not line.endswith("\n") or (found[3] == "b" and (base or increments)):
@@ -85,7 +112,7 @@ def read(path: Path) -> Manifest:
         last = max(last, int(found[2]))
     if not base:
         raise StorageError(path, 0, "the manifest lists no base", "Restore the file")
-    return Manifest(base, tuple(increments), tuple(history), last, starts, Lineage(tuple(feeds)))
+    return Manifest(base, tuple(increments), tuple(history), last, starts, Lineage(tuple(feeds)), state)
 
 
 def base_name(prefix: str, sequence: int) -> str:

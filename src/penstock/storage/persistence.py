@@ -26,6 +26,7 @@ from penstock.storage.history import History
 from penstock.storage.lineage import Lineage
 from penstock.storage.loading import Loader
 from penstock.storage.one_child import OneChild
+from penstock.storage.precedence import check_start
 from penstock.storage.rewrites import Rewrites
 from penstock.storage.saves import Saves
 from penstock.storage.writer import Loop
@@ -54,7 +55,7 @@ class Persistence:
         self._lock = FolderLock(Path(engine.config.dir))
         self.aof = AppendOnlyFile(engine, loop, engine.stats.syncs.timing(sync))
         self._child = OneChild(engine)
-        self._saves = Saves(engine, self._child, self._refuse_writes)
+        self._saves = Saves(engine, self._child, self._lock, self.aof.memory.standing, self._refuse_writes)
         self._rewrites = Rewrites(engine, self.aof, self._child)
         self.loader = Loader(engine, self._lock, self.aof, self._saves)
         self.history = History(engine, loop, self.aof, self._refuse_writes, self._rewrites.soon)
@@ -76,6 +77,10 @@ class Persistence:
         try:
             await self._lock_folder()
             from_log = self._config.appendonly and self.aof.exists
+            if self.aof.exists:
+                check_start(from_log, self.aof.manifest_path, self._saves.path)
+                if not from_log:
+                    self.aof.memory.leave_log(beyond=True)
             await self.loader.load_in_slices(unwanted)
             if unwanted():
                 return
@@ -84,12 +89,6 @@ class Persistence:
                 if not from_log:
                     self.aof.create()
                 self.aof.open(self._log_trouble, following=self._engine.following)
-            elif self.aof.exists:
-                log.warning(
-                    "%s holds a log, and `appendonly no` does not read it. If data is missing, start with --appendonly "
-                    "yes; if the log is not needed, move that folder away",
-                    self.aof.folder,
-                )
         except BaseException:
             self._lock.release()
             raise
@@ -103,16 +102,20 @@ class Persistence:
         self._config.on_change("save", self._rules_change)
 
     def _rules_change(self, rules: object) -> None:
-        self._refuse_writes()
         if rules and not self.history.started:
-            try:
-                self._lock.take()
-                self.history.start(self._saves.path)
-            except FolderInUse as error:
-                log.warning("%s; each will replace the snapshots of the other, and there is no history", error)
+            self._take_lock()
+            self.history.start(self._saves.path)
+        self._refuse_writes()
+
+    def _take_lock(self) -> None:
+        """For CONFIG SET; ValueError if another server has the folder."""
+        try:
+            self._lock.take()
+        except FolderInUse as error:
+            raise ValueError(str(error)) from None
 
     async def _lock_folder(self) -> None:
-        """Two servers would destroy each other's log; with snapshots alone the last one wins, as with Redis."""
+        """Two servers would destroy each other's log, and replace each other's snapshots."""
         if not self._config.appendonly and not self._config.save:
             return
         patience = time.monotonic() + PREDECESSOR_SECONDS
@@ -120,10 +123,7 @@ class Persistence:
             try:
                 self._lock.take()
                 return
-            except FolderInUse as error:
-                if not self._config.appendonly:
-                    log.warning("%s; each will replace the snapshots of the other", error)
-                    return
+            except FolderInUse:
                 if time.monotonic() > patience:
                     raise
             await asyncio.sleep(0.02)
@@ -217,6 +217,7 @@ class Persistence:
     # -- the log ----------------------------------------------------------------------------------------------
 
     def start_rewrite(self, now: bool = True) -> bool:
+        self._saves.claim_folder("base of a log")
         return self._rewrites.request(now)
 
     def when_log_began(self, then: Callable[[str | None], None]) -> bool:
@@ -225,10 +226,7 @@ class Persistence:
     def _switch_log(self, on: bool) -> None:
         """CONFIG SET appendonly. The log is of no use until a child has written its base."""
         if on and self.aof.writer is None:
-            try:
-                self._lock.take()
-            except FolderInUse as error:
-                raise ValueError(str(error)) from None
+            self._take_lock()
             self._child.kill(self._rewrites)  # it writes a base for a log without increments: not the one wanted now
             self.aof.open_without_base(self._log_trouble)
             self._rewrites.scheduled = True
@@ -237,8 +235,10 @@ class Persistence:
         elif not on and self.aof.writer is not None:
             self._child.kill(self._rewrites)
             self._rewrites.scheduled = False
+            if self.aof.is_listed and self._config.save:
+                self._saves.scheduled = True  # until it is written, only the log has everything
             try:
-                self.aof.close()
+                self.aof.memory.turn_log_off(for_good=not self._config.save)
             except OSError as error:  # it may well be turned off because the disk is full
                 log.warning("the log is off; its end could not be written: %s", error)
             self._log_trouble(None)

@@ -20,8 +20,10 @@ from penstock.protocol.errors import ReplyError
 from penstock.storage import snapshot
 from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, install
+from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.notice import notice
 from penstock.storage.one_child import OneChild
+from penstock.storage.precedence import Standing
 
 if TYPE_CHECKING:
     from penstock.storage.known_files import KnownFiles
@@ -35,10 +37,19 @@ RETRY_SECONDS = 5
 class Saves:
     """See the top of this file. Owned by the loop thread; calls `on_outcome` after each snapshot, good or bad."""
 
-    def __init__(self, engine: Engine, child: OneChild, on_outcome: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        child: OneChild,
+        lock: FolderLock,
+        standing: Callable[[], Standing | None],
+        on_outcome: Callable[[], None],
+    ) -> None:
         self._engine = engine
         self._config = engine.config
         self._child = child
+        self._lock = lock
+        self._standing = standing  # of memory as it is now, beside the log
         self._on_outcome = on_outcome
         self.files: KnownFiles | None = None  # told what snapshots refer to
         self.ok = True  # the last one was written
@@ -62,15 +73,29 @@ class Saves:
         """The loaded data is on disk: the save rules count changes from here."""
         self._saved_dirty = self._engine.keyspace.dirty
 
+    def claim_folder(self, what: str = "snapshot") -> None:
+        """A server without save rules has not locked it; ReplyError if another server has."""
+        try:
+            self._lock.take()
+        except FolderInUse as error:
+            raise ReplyError(f"the {what} would replace that of another server: {error}") from None
+        except OSError:
+            pass  # then the snapshot cannot be written either, and that is told
+
+    def _dump_standing(self) -> bytes:
+        standing = self._standing()
+        return standing.dump() if standing is not None else b""
+
     def save(self) -> None:
         """Write a snapshot now; blocks. ReplyError if that is not possible."""
         if self._child.does(self):
             raise ReplyError("Background save already in progress")
+        self.claim_folder()
         self._engine.lazy.drain()
         began = time.monotonic()
         self._begins()
         try:
-            snapshot.save(self.path, self._engine.keyspace)
+            snapshot.save(self.path, self._engine.keyspace, self._dump_standing())
         except OSError as error:
             self.failed(str(error))
             raise ReplyError(f"the snapshot could not be written: {error.strerror}") from error
@@ -78,6 +103,7 @@ class Saves:
 
     def request(self, now: bool, may_schedule: bool) -> bool:
         """BGSAVE: have a child write one; False if it is only scheduled. ReplyError if neither is possible."""
+        self.claim_folder()
         busy = self._child.running is not None
         if busy:
             if self._child.does(self):
@@ -109,7 +135,12 @@ class Saves:
         temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
         self._last_try = time.monotonic()
         self._begins()
-        return self._child.start(self, lambda: Child(temporary, lambda file, go: snapshot.write(file, keyspace, go)))
+
+        def fork() -> Child:
+            standing = self._dump_standing()
+            return Child(temporary, lambda file, go_on: snapshot.write(file, keyspace, go_on, standing))
+
+        return self._child.start(self, fork)
 
     def is_ready(self) -> bool:
         return True

@@ -10,6 +10,7 @@
     either, with TIMED added: 8 bytes a key in front, when it expires (0 = never)
     ONCE      pack_many(clients), pack_many(records.dump(client) for each): the replies that ONCE keeps
     SEGMENTS  pack_many(names), and as many empty values: the files of history that streams refer to
+    STANDING  pack_many(["log"]), pack_many([words]): how new it is beside the log (precedence.py); the first block
 
 A block's checksum covers its header too, and the last block counts the others, so a flipped byte, a cut end, a lost
 or a repeated block are all found, and the block they are in is known. Blocks hold some thousand keys: the work a key
@@ -36,6 +37,7 @@ from penstock.storage.blocks import (
     END,
     ONCE,
     SEGMENTS,
+    STANDING,
     STRINGS,
     TIMED,
     VALUES,
@@ -84,15 +86,17 @@ def _load_unless_empty(data: bytes, storage: Storage | None) -> Value | None:
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def save(path: Path, keyspace: Keyspace) -> None:
+def save(path: Path, keyspace: Keyspace, standing: bytes = b"") -> None:
     """Write the keyspace to `path`, replacing it atomically."""
-    replace_file(path, partial(write, keyspace=keyspace))
+    replace_file(path, partial(write, keyspace=keyspace, standing=standing))
 
 
-def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda: None) -> None:
+def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda: None, standing: bytes = b"") -> None:
     """Write the keyspace to an open file; `go_on` is called between blocks and may raise to give up."""
     file.write(_PREFIX.pack(MAGIC, VERSION))
     blocks = BlockWriter(file, go_on)
+    if standing:
+        blocks.write(STANDING, 0, 1, pack_many([pack_many([b"log"]), pack_many([standing])]))
     for database in keyspace.databases:
         write_database(blocks, database)
     clients = list(keyspace.once_records.clients)
@@ -160,6 +164,13 @@ def segment_names(path: Path) -> list[str]:
     return []
 
 
+def standing(path: Path) -> bytes:
+    """What a snapshot says of itself beside the log; empty if it says nothing."""
+    for block in read(path):
+        return block.values[0] if block.kind == STANDING else b""
+    return b""
+
+
 def _next_block(path: Path, file: BinaryIO, offset: int) -> tuple[int, int, int, bytes, int]:
     header = file.read(BLOCK.size)
     if len(header) < BLOCK.size:
@@ -181,7 +192,8 @@ def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: 
             times = struct.unpack_from(f"<{count}q", body)
             body = body[8 * count :]
         keys, values = map(unpack_many, unpack_many(body))
-        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, ONCE, SEGMENTS):
+        known = kind & ~TIMED in (STRINGS, VALUES, ONCE, SEGMENTS, STANDING)
+        if len(keys) != count or len(values) != count or not known:
             raise CorruptValue("a block that does not hold what its header says")
     except (ValueError, struct.error) as error:
         raise StorageError(path, offset, str(error), REMEDY) from error
@@ -198,7 +210,7 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
         if block.kind == ONCE:
             _load_once_records(path, block, keyspace)
             continue
-        if block.kind == SEGMENTS:  # the streams themselves refer to them too
+        if block.kind in (SEGMENTS, STANDING):  # the streams themselves refer to the files too
             continue
         _check_database(path, block, len(keyspace))
         database = keyspace[block.database]
