@@ -160,3 +160,10 @@ def test_the_fast_path_comes_back_when_the_last_monitor_leaves() -> None:
         while server.call(lambda app: len(app.connections)) > 1:
             client.ask("PING")
         assert server.call(lambda app: b"GET" in app.engine.fast)
+
+
+def test_the_slow_log_takes_commands_that_are_nested_however_deep() -> None:
+    with Server(slowlog_log_slower_than=0) as server, RawClient(server.port) as client:
+        client.send(pack(*[b"LAZY"] * 5000, b"AUTH", b"hush"))
+        assert "cannot be nested" in str(client.read())
+        assert client.ask("PING") == b"PONG"

@@ -79,20 +79,24 @@ def in_short(argv: Sequence[Any]) -> list[bytes]:
 
 def redacted(argv: Argv) -> Argv:
     """A command with its secrets replaced, and those of the command inside it."""
-    command = REGISTRY.find(argv) if argv else None
-    if command is None:
-        return argv
-    at = _INNER.get(command.name) or (command.keys[0].inner if command.keys else 0)
-    if at:
-        return [*argv[:at], *redacted(argv[at:])]
-    if command.name == "AUTH":
+    start = 0  # of the innermost command; a client may nest very many, although none is run then
+    while command := REGISTRY.find(argv[start : start + 2]) if start < len(argv) else None:
+        at = _INNER.get(command.name) or (command.keys[0].inner if command.keys else 0)
+        if not at:
+            return [*argv[:start], *_without_secrets(command.name, argv[start:])]
+        start += at
+    return argv
+
+
+def _without_secrets(name: str, argv: Argv) -> Argv:
+    if name == "AUTH":
         return [argv[0], *[_HIDDEN] * (len(argv) - 1)]
-    if command.name == "HELLO":
+    if name == "HELLO":
         shown = list(argv)
         for at in range(2, len(argv)):
             if argv[at].upper() == b"AUTH":
                 shown[at + 1 : at + 3] = [_HIDDEN] * len(argv[at + 1 : at + 3])
         return shown
-    if command.name in ("ACL SETUSER", "CONFIG SET"):
+    if name in ("ACL SETUSER", "CONFIG SET"):
         return [*argv[:2], *[_HIDDEN] * (len(argv) - 2)]
     return argv
