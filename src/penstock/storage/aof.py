@@ -173,8 +173,7 @@ class AppendOnlyFile:
         number = self._make_folder() + 1
         name = manifests.base_name(self.prefix, number)
         snapshot.save(self.folder / name, self._engine.keyspace)
-        lineage = Lineage().continued(0)
-        self.manifest = Manifest(name, (), self._listed_before(), number, {}, lineage, State.ON)
+        self.manifest = Manifest(name, history=self._listed_before(), last=number, state=State.ON)
         self.manifest.write(self.manifest_path)
         self.memory.leave_log(beyond=False)
         self.remove_history()

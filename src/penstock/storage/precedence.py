@@ -70,7 +70,8 @@ class Standing:
         """Whether the snapshot has at least what this log has."""
         if self.beyond:
             return self.is_after(log, end)
-        return self.end is not None and self.end >= end and self.feed in dict(log.lineage.feeds)
+        known = self.feed == log.lineage.id or self.feed in dict(log.lineage.feeds)
+        return known and self.end is not None and self.end >= end
 
 
 class BesideTheLog:
