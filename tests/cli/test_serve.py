@@ -61,7 +61,12 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--prt", "7000"], "unknown directive 'prt'"),
+        (["--prt", "7000"], "unknown directive 'prt'; did you mean port?"),
+        (["--qqqqq", "7000"], "unknown directive 'qqqqq'\n"),
+        (["--port=many"], "directive 'port' ('many')"),
+        (["--shard", "a"], "shard needs etcd, which decides which server of a shard leads. Add --etcd URLS"),
+        (["--node", "a"], "node needs etcd"),
+        (["--logfile", "none/x.log"], "penstock serve: logfile none/x.log cannot be opened: No such file or directory"),
         (["--port", "many"], "directive 'port' ('many')"),
         (["--port", "70000"], "must be between 0 and 65535"),
         (["--appendfsync", "sometimes"], "must be one of the following: everysec, always, no"),
@@ -93,11 +98,14 @@ def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
             "bad.acl:1: Error in applying operation '+bogus': Unknown command or category name in ACL."),
         (["--user", "tess", "on", "--user", "tess", "off"], "user tess: Duplicate user found."),
         (["--tls-port", "7001"], "tls-port needs tls-cert-file and tls-key-file"),
+        (["--unixsocket", "none/x.sock"], "unixsocket none/x.sock cannot be used: No such file or directory"),
+        (["--unixsocket", "data/bad.acl"], "unixsocket data/bad.acl cannot be used: a file of another kind has this"),
+        (["--dir", "data/bad.acl"], "data/bad.acl cannot be written: it is no folder. Name a folder with --dir that"),
+        (["--dir", "/proc/none"], "dir /proc/none cannot be written: No such file or directory. Name a folder"),
+        (["--dir", "/proc", "--appendonly", "yes"], "dir /proc cannot be written: "),
     ],
 )  # fmt: skip
-def test_users_and_certificates_that_cannot_be_used_are_one_line(
-    words: list[str], complaint: str, tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_used_are_one_line(words: list[str], complaint: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "bad.acl").write_text("user tess on +bogus\n")
     process = subprocess.run(
@@ -107,6 +115,7 @@ def test_users_and_certificates_that_cannot_be_used_are_one_line(
     assert process.returncode == 1
     assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout
     assert process.stderr == ""
+    assert (tmp_path / "data" / "bad.acl").read_text() == "user tess on +bogus\n"
 
 
 def test_secrets_come_from_the_environment_or_a_file_it_names(tmp_path: Path) -> None:
@@ -174,7 +183,8 @@ def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None
         check=False,
     )
     assert process.returncode == 1
-    assert "cannot start" in process.stdout and str(ours.port) in process.stdout
+    assert f"cannot start: cannot listen on 127.0.0.1:{ours.port}: Address already in use. " in process.stdout
+    assert "Another program listens there; end it, or choose another port" in process.stdout
     assert "Traceback" not in process.stdout + process.stderr
 
 

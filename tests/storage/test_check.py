@@ -138,7 +138,8 @@ def test_a_damaged_snapshot_is_reported_and_left_alone(folder: Path) -> None:
 
 
 def test_what_is_missing_is_reported(folder: Path) -> None:
-    assert "no such file" in str(run_check(folder / "nothing"))
+    missing = run_check(folder / "nothing")
+    assert str(missing) == f"{folder / 'nothing'}: there is no such file or folder" and missing.exit_code == 2
     (folder / "empty").mkdir()
     assert run_check(folder / "empty").exit_code == 1
     (folder / "appendonlydir" / "x.1.base.pns").unlink()

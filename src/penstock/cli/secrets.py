@@ -46,15 +46,20 @@ def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
 
     >>> list(secrets_in(["serve", "--requirepass", "a", "--user", "tess", ">b", "--url", "redis://tess:c@host"]))
     [(2, '*'), (5, '**'), (7, 'redis://tess:*@host')]
+    >>> list(secrets_in(["serve", "--requirepass=abc"]))
+    [(1, '--requirepass=***')]
     """
     option = ""
     for number, word in enumerate(words):
         if word.startswith("--"):
-            option = word[2:].lower()
+            option = word[2:].partition("=")[0].lower()
         directive = find_directive(option)
         in_rules = option == "user" and word[:1] in (">", "<", "#", "!")
         if not word.startswith("--") and (in_rules or (directive is not None and directive.secret)):
             yield number, "*" * len(os.fsencode(word))
+        elif "=" in word and word.startswith("--") and directive is not None and directive.secret:
+            name, _, secret = word.partition("=")
+            yield number, f"{name}={'*' * len(os.fsencode(secret))}"
         elif found := _in_url(word):
             start, end = found.span(1)
             yield number, word[:start] + "*" * len(os.fsencode(found[1])) + word[end:]

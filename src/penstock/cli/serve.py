@@ -24,14 +24,22 @@ def run(words: list[str]) -> int:
     given, environment = list(words), dict(os.environ)
     try:
         config = configure(words, os.environ)
+        _check_shard(config)
         if config.etcd and AGENT not in environment:
             return _run_agent(config, given, environment)
+        from penstock.server import process  # here, so that --help does not load the server
+
+        return process.run(config)
     except ConfigError as error:
         print(f"penstock serve: {error}", file=sys.stderr)
         return 1
-    from penstock.server import process  # here, so that --help does not load the server
 
-    return process.run(config)
+
+def _check_shard(config: Config) -> None:
+    """ConfigError for a server that is meant to be in a shard, and would be in none."""
+    for name in ("shard", "node"):
+        if config[name] and not config.etcd:
+            raise ConfigError(f"{name} needs etcd, which decides which server of a shard leads. Add --etcd URLS")
 
 
 def _run_agent(config: Config, words: list[str], environment: dict[str, str]) -> int:
@@ -54,13 +62,15 @@ def _run_agent(config: Config, words: list[str], environment: dict[str, str]) ->
 def configure(words: list[str], environment: MutableMapping[str, str]) -> Config:
     """The Config of a command line, as redis-server reads one: a file first, then --name value [value ...].
 
-    Secrets may come from the environment, which wins over the file.
+    --name=value will do, too, as for every other subcommand. Secrets may come from the environment, which wins over
+    the file.
     """
     file = None if not words or words[0].startswith("--") else words.pop(0)
     directives: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
-            directives.append((word[2:], []))
+            name, equals, value = word[2:].partition("=")
+            directives.append((name, [value] if equals else []))
         elif not directives:
             raise ConfigError(f"command line: expected --directive, got '{word}'. Usage: {USAGE}")
         else:

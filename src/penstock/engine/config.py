@@ -8,6 +8,7 @@ Invariant: a Config always holds values that its directives' parsers accepted.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -68,7 +69,8 @@ class Config(Settings):
         """Set a directive at start. `where` is put in front of an error: "line 3"."""
         directive = find_directive(name)
         if directive is None:
-            raise ConfigError(f"{where}unknown directive '{name}'")
+            near = difflib.get_close_matches(name.lower(), DIRECTIVES, 1)
+            raise ConfigError(f"{where}unknown directive '{name}'{f'; did you mean {near[0]}?' if near else ''}")
         try:
             value = directive.kind.parse(words)
         except ValueError as error:

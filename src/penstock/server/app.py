@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import cast
@@ -71,6 +72,7 @@ class App:
         self.halted = False  # no command runs any more
         self.metrics = MetricsEndpoint(self)
         self.stop_requested = asyncio.Event()  # set by signals and `halt`; the owner of the app waits for it
+        self.stop_refused_at = -math.inf  # when a signal was refused, because the data cannot be written; monotonic
         if self.replication.shard is not None:
             self.replication.shard.on_agent_gone = self.stop_requested.set
 

@@ -11,6 +11,7 @@ New certificates apply to clients that connect from then on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -50,8 +51,11 @@ class Listeners:
                 self._unix = [self._unix_at(Path(config.unixsocket), int(config.unixsocketperm, 8))]
                 self._serve(self._unix[0])
             self._is_open = True
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                remedy = "Another program listens there; end it, or choose another port"
+                raise ConfigError(f"{error.strerror}. {remedy}") from None
             raise
 
     @property
@@ -108,16 +112,19 @@ class Listeners:
     # -- sockets ----------------------------------------------------------------------------------------------
 
     def _unix_at(self, path: Path, mode: int) -> Listener:
-        path.unlink(missing_ok=True)  # a killed server leaves it behind, and no server could listen again
         listening = socket.socket(socket.AF_UNIX)
         try:
+            if path.is_socket():
+                path.unlink(missing_ok=True)  # a killed server leaves it behind, and no server could listen again
             listening.bind(str(path))
             if mode:
                 path.chmod(mode)
             return listen(listening, False, self._config)
-        except OSError:
+        except OSError as error:
             listening.close()
-            raise
+            taken = error.errno == errno.EADDRINUSE
+            problem = "a file of another kind has this name" if taken else error.strerror or str(error)
+            raise ConfigError(f"unixsocket {path} cannot be used: {problem}") from None
 
     def _keep_alive(self, seconds: int) -> None:
         for listener in self.all:

@@ -34,8 +34,9 @@ ALL: list[Event] = [
     *_events(
         "error",
         ("start-failed", "cannot start: %s", "error", "The server ends. The message names the directive or the file."),
-        ("shutdown-refused", "the data cannot be written, so the server goes on; SHUTDOWN FORCE ends it all the same",
-         "", "A signal asked the server to end, and the log or the snapshot cannot be written."),
+        ("shutdown-refused", "the data cannot be written (%s), so the server goes on. When it can be, send the signal "
+         "again; to end without it, press Ctrl-C (SIGINT) twice within %d seconds, or send SHUTDOWN FORCE",
+         "error seconds", "A signal asked the server to end, and the log or the snapshot cannot be written."),
         ("certificates-refused", "the old certificates stay in use: %s", "error", "SIGHUP, and new files are wrong."),
         ("log-write-failed", "the log cannot be written: %s; writes are refused until it can be", "error",
          "The disk is full or broken. It is tried again every second."),
@@ -79,7 +80,7 @@ ALL: list[Event] = [
         "warning",
         ("accept-failed", "cannot accept a client: %s", "error", "The system has no descriptors or memory left."),
         ("metrics-accept-failed", "cannot accept a connection for metrics: %s", "error", "Likewise."),
-        ("stop-forced", "asked to stop a second time: leaving at once", "", "A second signal; nothing is saved."),
+        ("stop-forced", "asked to stop a second time: leaving at once", "", "A second Ctrl-C; nothing is saved."),
         ("client-unread", "closing client %s (id %d): it does not read, and %d bytes of commands and %d of replies "
          "wait, more than client-query-buffer-limit", "client id commands replies", "It sends and does not read."),
         ("client-behind", "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit "

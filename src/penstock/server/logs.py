@@ -10,7 +10,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from penstock.engine.config import Config
+from penstock.engine.config import Config, ConfigError
 from penstock.server.log_events import BY_TEXT, OTHER
 
 LEVELS = {"debug": logging.DEBUG, "verbose": logging.INFO, "notice": 25, "warning": logging.WARNING}
@@ -60,10 +60,16 @@ def _plain(value: object) -> object:
 
 
 def configure(config: Config) -> None:
-    """Set up logging for a server process. A program that embeds a server keeps its own logging."""
-    handler: logging.Handler = (
-        logging.FileHandler(config.logfile, encoding="utf-8") if config.logfile else logging.StreamHandler(sys.stdout)
-    )
+    """Set up logging for a server process; ConfigError if its file cannot be opened.
+
+    A program that embeds a server keeps its own logging.
+    """
+    handler: logging.Handler = logging.StreamHandler(sys.stdout)
+    if config.logfile:
+        try:
+            handler = logging.FileHandler(config.logfile, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"logfile {config.logfile} cannot be opened: {error.strerror}") from None
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
     logger = logging.getLogger("penstock")
     logger.handlers[:] = [handler]

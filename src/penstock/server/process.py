@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import uvloop
@@ -23,6 +24,9 @@ from penstock.server.inner_loop import COMPILED
 from penstock.storage.files import StorageError
 
 log = logging.getLogger("penstock.server")
+
+INSISTENCE_SECONDS = 10
+"""A second Ctrl-C within this time ends a server that cannot write its data."""
 
 BANNER = r"""
   ____   ___  ____   ___  _____  ___    ___  _  __
@@ -76,8 +80,14 @@ async def _until_it_may_stop(app: App) -> None:
         await app.stop_requested.wait()
         try:
             await app.shut_down()
-        except ReplyError:
-            log.error("the data cannot be written, so the server goes on; SHUTDOWN FORCE ends it all the same")
+        except ReplyError as error:
+            log.error(
+                "the data cannot be written (%s), so the server goes on. When it can be, send the signal again; to end "
+                "without it, press Ctrl-C (SIGINT) twice within %d seconds, or send SHUTDOWN FORCE",
+                error.__cause__ or error,
+                INSISTENCE_SECONDS,
+            )
+            app.stop_refused_at = time.monotonic()
             app.stop_requested.clear()
         else:
             return
@@ -90,7 +100,9 @@ def _interrupt_scripts(app: App, number: int) -> None:
 
 
 def _asked_to_stop(app: App, number: int) -> None:
-    if app.stop_requested.is_set():
+    """A second SIGTERM changes nothing, as with Redis: a program may send it twice. A second Ctrl-C is a user's."""
+    was_refused = time.monotonic() - app.stop_refused_at < INSISTENCE_SECONDS
+    if number == signal.SIGINT and (app.stop_requested.is_set() or was_refused):
         log.warning("asked to stop a second time: leaving at once")
         os._exit(1)
     log.log(logs.NOTICE, "Received %s", signal.Signals(number).name)

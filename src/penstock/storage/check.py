@@ -37,7 +37,7 @@ def run_check(path: Path, fix: bool = False) -> Report:
 
 def _check(path: Path, fix: bool, report: Report) -> None:
     if not path.exists():
-        report.damage(path, "there is no such file")
+        report.missing(path)
     elif path.is_dir():
         _check_folder(path, fix, report)
     elif path.suffix == ".manifest":

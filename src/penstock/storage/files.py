@@ -38,6 +38,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def check_writable(folder: Path) -> None:
+    """OSError if no file can be made in a folder. Only a try tells: a mount may be read-only for root, too."""
+    probe = folder / f"{TEMPORARY}{os.getpid()}-probe"
+    try:
+        probe.touch()
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def write_synced(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Make a file with what `write` writes and sync it; if that fails, it is removed."""
     try:

@@ -30,6 +30,17 @@ class FolderInUse(StorageError):
         PenstockError.__init__(self, f"{folder.resolve()}: {self.problem}. Give each server a `dir` of its own")
 
 
+class FolderUnusable(StorageError):
+    """The folder cannot be made, or nothing can be written there."""
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        self.path = folder
+        self.offset = 0
+        self.problem = problem
+        remedy = "Name a folder with --dir that can be, or start with --appendonly no --save '' to keep nothing"
+        PenstockError.__init__(self, f"dir {folder} cannot be written: {problem}. {remedy}")
+
+
 class FolderLock:
     """See the top of this file."""
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.storage.aof import AppendOnlyFile
-from penstock.storage.folder_lock import FolderInUse, FolderLock
+from penstock.storage.files import check_writable
+from penstock.storage.folder_lock import FolderInUse, FolderLock, FolderUnusable
 from penstock.storage.history import History
 from penstock.storage.lineage import Lineage
 from penstock.storage.loading import Loader
@@ -118,6 +119,15 @@ class Persistence:
         """Two servers would destroy each other's log, and replace each other's snapshots."""
         if not self._config.appendonly and not self._config.save:
             return
+        try:
+            await self._wait_for_lock()
+            check_writable(Path(self._config.dir))
+        except OSError as error:
+            problem = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
+            folder = Path(self._config.dir).absolute()
+            raise FolderUnusable(folder, problem) from None
+
+    async def _wait_for_lock(self) -> None:
         patience = time.monotonic() + PREDECESSOR_SECONDS
         while True:
             try:
@@ -158,9 +168,9 @@ class Persistence:
                 if wanted:
                     self._child.kill(self._saves)
                     self.save()
-            except (OSError, ReplyError):
+            except (OSError, ReplyError) as error:
                 if not force:
-                    raise ReplyError("Errors trying to SHUTDOWN. Check logs.") from None
+                    raise ReplyError("Errors trying to SHUTDOWN. Check logs.") from error
         self._save_at_end = False
         self._engine.workers.stop()  # what a thread would still write is in no snapshot
         self._stop()
