@@ -14,6 +14,7 @@ from tests.support.client.clients import Connect
 from penstock import Client, Server, aio
 from penstock.client.api.stream_replies import (
     Committed,
+    History,
     Lease,
     LeasedMessage,
     Message,
@@ -58,6 +59,7 @@ def test_the_description_of_a_stream_has_named_fields(connect: Connect, ours: Se
     client.tread("s", 0, 2, group="g", retry_ms=1000)
     info = client.tinfo("s")
     assert (info.first, info.last, info.length, info.retention.count, info.retention.compact) == (1, 3, 3, 1000, True)
+    assert info.history == History(length=0, bytes=0, files=0)
     (group,) = info.groups
     assert (group.name, group.position, group.lag, group.pending) == ("g", 3, 1, 2)
     assert client.tgroup_list("s") == [group]

@@ -33,10 +33,16 @@ def load(name: str) -> Callable[[Any], Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_it = missing is not None and f"{module}.".startswith(f"{missing}.")
+        # Otherwise the user's code was there and has failed: a trace says where.
+        raise NotLoaded(f"cannot load {name}: {type(error).__name__}: {error}") from None if is_it else error
+    try:
         for part in path.split("."):
             found = getattr(found, part)
-    except (Exception, SystemExit) as error:
-        raise NotLoaded(f"cannot load {name}: {type(error).__name__}: {error}") from error
+    except AttributeError as error:
+        raise NotLoaded(f"cannot load {name}: {error}") from None
     if not callable(found):
         raise NotLoaded(f"{name} is not a function but {found!r}")
     handler: Callable[[Any], Any] = found

@@ -14,6 +14,8 @@ from tests.support.client.consuming import Consume, fill
 
 from penstock import GIVE_UP, Backoff, Client, Server, aio
 from penstock.client.consumer import core
+from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.handlers import TRACE_SECONDS, FailureLog
 from penstock.protocol.dead_letters import Letter
 
 
@@ -276,3 +278,29 @@ def test_order_needs_a_permission_that_the_error_names(
             consume(url, lambda consumer, message: consumer.stop(), block_ms=50)
         finally:
             admin.acl_deluser("bob")
+
+
+def failure(words: str) -> Exception:
+    try:
+        raise ValueError(words)
+    except ValueError as error:
+        return error
+
+
+def test_the_trace_of_a_body_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [5.0]
+    log_failure = FailureLog(lambda: now[0])
+    for offset, attempts in ((1, 0), (1, 1), (2, 0)):
+        log_failure(Delivered.of((offset, b"", b"", 0, attempts), Any), failure("boom\nmore"))
+    first, *others = caplog.records
+    assert first.getMessage() == "the body failed on message 1, attempt 1: ValueError: boom" and first.exc_info
+    assert [record.getMessage().partition(" (")[0] for record in others] == [
+        "the body failed on message 1, attempt 2: ValueError: boom",
+        "the body failed on message 2, attempt 1: ValueError: boom",
+    ]
+    assert all(record.exc_info is None and "test_handlers.py, line" in record.getMessage() for record in others)
+    log_failure(Delivered.of((3, b"", b"", 0, 0), Any), KeyError("another"))
+    assert caplog.records[-1].exc_info, "another error"
+    now[0] += TRACE_SECONDS
+    log_failure(Delivered.of((1, b"", b"", 0, 2), Any), failure("boom"))
+    assert caplog.records[-1].exc_info

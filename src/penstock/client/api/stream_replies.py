@@ -119,6 +119,15 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """The part of a stream that is in files: messages, bytes, files."""
+
+    length: int = 0
+    bytes: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """What TINFO tells."""
 
@@ -136,6 +145,7 @@ class StreamInfo:
     groups: tuple[GroupInfo, ...]
     delayed: int = 0
     """Messages that groups do not get yet."""
+    history: History = History()
 
 
 DEFAULT_ROWS = 100_000
@@ -244,6 +254,9 @@ def _info(reply: Any) -> StreamInfo:
     kept = map_fields(fields["retention"])
     fields["retention"] = Retention(kept["count"], kept["age"], kept["bytes"], bool(kept["compact"]))
     fields["groups"] = tuple(_group(group) for group in fields["groups"])
+    if "history" in fields:
+        held = map_fields(fields["history"])
+        fields["history"] = History(held["length"], held["bytes"], held["files"])
     return StreamInfo(**{name: value for name, value in fields.items() if name in _STREAM_FIELDS})
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +20,42 @@ returns. For an aio.Client it is a coroutine function and awaits it.
 _log = logging.getLogger("penstock.consumer")
 
 
-def log_failure(message: Delivered, error: Exception) -> None:
-    """What `run` does about a body that fails, unless it is given an `on_error`: the log says why."""
-    _log.error("the body failed on message %d, attempt %d", message.offset, message.attempts, exc_info=error)
+TRACE_SECONDS = 60.0
+"""How long a failure at the same place is logged without its trace."""
+_MOST_PLACES = 1000
+
+
+class FailureLog:
+    """Logs bodies that fail: with the trace if it is new, else in one line.
+
+    A body that fails on one message fails on many, and on each attempt. Called by any thread; two that come at once may
+    both log the trace.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._shown: dict[tuple[str, int, str], float] = {}  # by place and type: when its trace was logged
+
+    def __call__(self, message: Delivered, error: Exception) -> None:
+        kind, now = type(error).__name__, self._clock()
+        frames = traceback.extract_tb(error.__traceback__)
+        file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
+        place = file, line, kind
+        words = str(error).partition("\n")[0][:200]
+        is_new = now - self._shown.get(place, now - TRACE_SECONDS) >= TRACE_SECONDS
+        if is_new:
+            if len(self._shown) >= _MOST_PLACES:
+                self._shown.clear()
+            self._shown[place] = now
+        _log.error(
+            "the body failed on message %d, attempt %d: %s%s",
+            message.offset, message.attempts, f"{kind}: {words}" if words else kind,
+            "" if is_new else f" ({file}, line {line})", exc_info=error if is_new else None,
+        )  # fmt: skip
+
+
+log_failure = FailureLog()
+"""What `run` does about a body that fails, unless it is given an `on_error`: the log says why."""
 
 
 def is_coroutine(body: Any) -> bool:
