@@ -18,6 +18,8 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
     Not,
+    StringContains,
+    StringStartsWith,
 )
 from tests.support.spark.world import World
 
@@ -36,9 +38,12 @@ OFFSET, TIME, STREAM, TAG = ("offset",), ("time",), ("stream",), ("tag",)
         ([EqualNullSafe(OFFSET, 7), GreaterThan(OFFSET, 9)], Wanted(first=10, end=8)),
         ([EqualTo(STREAM, "a")], Wanted(frozenset("a"))),
         ([In(STREAM, ("a", "b", None)), In(STREAM, ("b", "c"))], Wanted(frozenset("b"))),
+        ([In(TAG, ("a", b"b", None)), EqualTo(TAG, bytearray(b"b"))], Wanted(tags=frozenset({b"b"}))),
+        ([StringStartsWith(TAG, "\u00e9"), StringStartsWith(TAG, "")],
+            Wanted(prefixes=frozenset({"\u00e9".encode(), b""}))),
     ],
 )  # fmt: skip
-def test_offsets_and_streams_are_filtered_by_the_reader_alone(given: list[Filter], wanted: Wanted) -> None:
+def test_offsets_streams_and_tags_are_filtered_by_the_reader_alone(given: list[Filter], wanted: Wanted) -> None:
     assert narrow(given) == (wanted, [])
 
 
@@ -52,8 +57,9 @@ def test_offsets_and_streams_are_filtered_by_the_reader_alone(given: list[Filter
         (EqualTo(TIME, 1234), Wanted(since=1234)),
         (GreaterThan(TIME, datetime(1960, 1, 1, tzinfo=UTC)), Wanted(since=0)),
         (LessThan(TIME, 1234), Wanted()),
-        (EqualTo(TAG, "a"), Wanted()),
+        (EqualNullSafe(TAG, None), Wanted()),
         (IsNotNull(TAG), Wanted()),
+        (StringContains(TAG, "a"), Wanted()),
         (Not(EqualTo(OFFSET, 1)), Wanted()),
         (EqualTo(("field", "offset"), 1), Wanted()),
     ],
@@ -76,6 +82,7 @@ def counts(frame: Any) -> tuple[int, int]:
 def test_a_query_reads_only_what_its_filters_leave(world: World) -> None:
     world.write("a", *(f"{number}" for number in range(10)))
     world.write("b", *(f"{number}" for number in range(10)))
+    world.write("c", "no JSON", '{"n": 1}')
 
     def under(filters: str) -> tuple[int, int]:
         return counts(world.read(stream="a,b", pushFilters=True).where(filters))
@@ -87,7 +94,15 @@ def test_a_query_reads_only_what_its_filters_leave(world: World) -> None:
         assert under("stream = 'a' AND offset BETWEEN 8 AND 9") == (2, 2)
         assert under("offset IN (2, 5)") == (4, 8)
         assert under("time > '2100-01-01'") == (0, 0)
-        assert under("time > '2020-01-01' AND time < '2021-01-01' AND tag = '1' AND offset < 4") == (0, 6)
+        assert under("time > '2020-01-01' AND time < '2021-01-01' AND offset < 4") == (0, 6)
+        assert under("tag = '1'") == (2, 2)
+        assert under("tag IN ('1', '7', 'x') AND offset > 5") == (2, 2)
+        assert under("tag = X'31' AND stream = 'b'") == (1, 1)
+        assert under("tag = 'x'") == (0, 0)
+        text = world.read(stream="a,b", pushFilters=True, text=True)
+        assert counts(text.where("tag LIKE '1%' AND stream = 'a'")) == (1, 1)
+        fields = world.read("tag string, n int", stream="c", pushFilters=True)
+        assert [row.n for row in fields.where("tag = '{'").collect()] == [1], "a bad entry of another tag is in the way"
         for is_pushed, rows in ((False, 20), (True, 6)):
             frame = world.read(stream="a,b", pushFilters=is_pushed)
             assert frame.where("offset > 7").count() == 6

@@ -37,6 +37,7 @@ from penstock.spark.rows import OWN_COLUMNS, Converter
 from penstock.spark.stream_schema import defaults_for, schema_of
 
 NOTHING = Bounds(1, 1)
+EVERYTHING = Wanted()
 
 
 class DataLoss(RuntimeError):
@@ -57,7 +58,7 @@ class StreamPartition(InputPartition):
 
 
 def read_partition(
-    options: Options, schema: StructType, partition: StreamPartition, query: str
+    options: Options, schema: StructType, partition: StreamPartition, query: str, filters: Wanted = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
     freeze_imports()
@@ -70,8 +71,9 @@ def read_partition(
             first = batch.column("offset")[0].as_py()
             if first > expected:
                 _look_for_loss(link, options, Range(wanted.stream, expected, first))
-            yield converter.convert(wanted.stream, batch)
             expected = batch.column("offset")[-1].as_py() + 1
+            if (left := filters.of_tags(batch)).num_rows:
+                yield converter.convert(wanted.stream, left)
         if expected < wanted.end:
             _look_for_loss(link, options, Range(wanted.stream, expected, wanted.end))
 
@@ -182,7 +184,7 @@ class StreamBatchReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._wanted = Wanted()
+        self._wanted = EVERYTHING
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _Planner(self._options)
@@ -206,7 +208,7 @@ class StreamBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition, partition.plan)
+        return read_partition(self._options, self._schema, partition, partition.plan, self._wanted)
 
 
 class FilteringReader(StreamBatchReader):
