@@ -62,6 +62,7 @@ def test_the_names_of_the_kafka_source_are_taken() -> None:
     ("given", "problem"),
     [
         ({"strem": "a"}, "no option 'strem'; did you mean stream?"),
+        ({"avroSchema": "{}"}, "option avroSchema: entries in Avro or Protobuf are raw bytes here. Read them with"),
         ({"zzz": "a"}, "no option 'zzz'; there are: url, stream"),
         ({"stream": " , "}, "option stream=' , ': it takes one name"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger='0': it takes a number from 1 on"),
@@ -92,6 +93,11 @@ def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], problem: 
     with pytest.raises(OptionError) as caught:
         parse(given)
     assert problem in str(caught.value)
+
+
+def test_a_misspelt_option_of_an_address_is_named() -> None:
+    with pytest.raises(OptionError, match=r"shard\. In this one 'socket_timout' is no option of a URL; did you mean "):
+        parse({"url": "redis://ada:secret@events/0?socket_timout=5"})
 
 
 @pytest.mark.parametrize(

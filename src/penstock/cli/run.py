@@ -209,7 +209,6 @@ def _project_file(folder: Path) -> ProjectFile:
 
 
 def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, trigger: float, views: float) -> None:
-    from penstock.client.api.urls import without_settings
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.starting import StartingSpark, signals_held
 
@@ -232,7 +231,7 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
 
         project = load(file.folder)
         with (
-            RunReport(without_settings(url), name, file.folder) as report,
+            RunReport(url, name, file.folder) as report,
             Session(starting) as session,
             Progress(session, url, display.changed) as progress,
             display.show(progress),

@@ -64,13 +64,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _url(text: str) -> str:
-    from penstock.client.api.urls import options_of_url  # slow to import, in processes that need no connection too
+    from penstock.client.api.urls import WrongUrl, options_of_url  # slow, and not every process needs a connection
 
     try:
         options_of_url(text)
-    except ValueError:  # what it says may quote a password
+    except ValueError as error:  # what another one says may quote a password
+        what = f". In this one {error}" if isinstance(error, WrongUrl) else ""
         raise ValueError(
-            "an address such as redis://user:password@host:6379/0, or penstock://a:6379,b:6379/shard"
+            f"an address such as redis://user:password@host:6379/0, or penstock://a:6379,b:6379/shard{what}"
         ) from None
     return text
 
@@ -177,6 +178,15 @@ _SPELT = {name.lower(): name for name in NAMES}
 _OF_KEYS = ("keyColumn", "valueColumn", "mode", "ttl", "delivery")
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"})
 """Options that Spark itself puts there or takes out."""
+_OF_BINARY = frozenset({
+    "entryformat", "avroschema", "avroschemaurl", "jsonformatschema", "messagename", "descfilepath",
+    "binarydescriptorset",
+})  # fmt: skip
+"""What users of Avro and Protobuf may try."""
+_BINARY = (
+    "entries in Avro or Protobuf are raw bytes here. Read them with .option('typed', 'false') and parse the column "
+    "entry with Spark's from_avro or from_protobuf; to_avro or to_protobuf makes a column entry to write"
+)
 _OF_TABLES = "option."
 """What Spark puts before the options of a table that it is about to create."""
 _NO_TABLES = (
@@ -203,6 +213,8 @@ def parse(given: Mapping[str, str]) -> Options:
                 raise OptionError(f"CREATE TABLE ... USING penstock is not possible: {_NO_TABLES}")
             if answer := kafka_options.instead_of(written):
                 raise OptionError(f"option {written} is for Kafka; {answer}")
+            if written.lower() in _OF_BINARY:
+                raise OptionError(f"option {written}: {_BINARY}")
             near = difflib.get_close_matches(written.lower(), _NAMES, 1)
             hint = f"did you mean {_SPELT[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
             raise OptionError(f"format('penstock') has no option {written!r}; {hint}")

@@ -18,6 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from penstock.client.api.urls import sync_pool
+from penstock.client.drivers.connecting import settings_from
 from penstock.protocol.pipelines import KEPT_MS, KEY, PipelineReport
 
 if TYPE_CHECKING:
@@ -31,9 +33,12 @@ class RunReport:
     """`with RunReport(...) as report:` tells of a run until the block ends; its exception is the run's error."""
 
     def __init__(self, url: str, name: str, folder: Path) -> None:
-        self._client = redis.Redis.from_url(
-            url, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+        self._pool = sync_pool(url)
+        settings_from(self._pool, {})  # takes our client's settings out: this is redis-py's client
+        self._pool.connection_kwargs.update(
+            socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0), decode_responses=False
         )
+        self._client = redis.Redis(connection_pool=self._pool)
         now = int(time.time() * 1000)
         self._report = PipelineReport(name, f"{socket.gethostname()}:{folder}", now, now)
         self._field = f"{name}:{hashlib.sha256(self._report.place.encode()).hexdigest()[:12]}"
@@ -58,7 +63,7 @@ class RunReport:
         if error is not None and not stopped:
             self._report.error = "\n".join(map(str, getattr(error, "findings", [error])))[:LONGEST_ERROR]
         self._tell()
-        self._client.close()
+        self._pool.disconnect()
 
     def _run(self) -> None:
         while True:

@@ -131,17 +131,6 @@ def _node(text: str, port: int) -> Node:
     return unquote(host), found or port
 
 
-def without_settings(url: str) -> str:
-    """A URL for redis-py's own clients, which do not know our settings.
-
-    >>> without_settings("redis://a/0?delivery=at-most-once&socket_timeout=5")
-    'redis://a/0?socket_timeout=5'
-    """
-    parts = urlsplit(url)
-    kept = [option for option in parts.query.split("&") if option.partition("=")[0] not in SETTINGS]
-    return parts._replace(query="&".join(kept)).geturl()
-
-
 def sync_pool(url: str, **options: Any) -> redis.ConnectionPool:
     """A pool for a URL; what the URL says comes before the options."""
     of_url = options_of_url(url)
