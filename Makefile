@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 COMPILED := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
-.PHONY: help test browser demo lint bench docs site clean
+.PHONY: help test browser demo lint bench docs site wheels clean
 
 help:
 	@echo "make test    set everything up in .venv and run the tests"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench   compare with a real redis-server (penstock bench); ROWS='set.* get.*' chooses"
 	@echo "make docs    write the reference pages from the declarations"
 	@echo "make site    build the documentation as a site, in site/; a dead link is an error"
+	@echo "make wheels  build a wheel and use it in an empty environment; PYTHONS='python3.12 python3.13' chooses"
 	@echo "make clean   remove .venv and everything that was built"
 
 $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
@@ -47,6 +48,10 @@ docs: $(READY)
 
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+PYTHONS ?= $(PYTHON)
+wheels:
+	$(PYTHON) -m tests.support.wheels $(PYTHONS)
 
 clean:
 	rm -rf .venv build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
