@@ -159,6 +159,20 @@ def test_a_mistake_inside_a_statement_of_sql_is_at_its_own_line(tmp_path: Path) 
     assert finding(said, Place(tmp_path / "a.py", 4)).place == Place(tmp_path / "a.py", 4)
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_stream_that_does_not_exist_is_told_once_when_its_flow_is_done(is_terminal: bool) -> None:
+    out = io.StringIO()
+    flows = [FlowProgress("a", "RUNNING", missing=("clikcs",))]
+    display = Display(Console(file=out, width=200, force_terminal=is_terminal), continuous=False)
+    display.show(cast("Any", SimpleNamespace(flows=lambda: flows)))
+    display.changed()
+    assert not out.getvalue(), "a stream that is about to be written was called missing"
+    flows[0] = FlowProgress("a", "COMPLETED", missing=("clikcs",))
+    display.changed()
+    display.changed()
+    assert out.getvalue().count("a: there is no stream 'clikcs' yet; if that is the right name, write to it\n") == 1
+
+
 def test_a_continuous_run_tells_of_rows_with_the_time_and_of_failures_once() -> None:
     out = io.StringIO()
     flows = [FlowProgress("a", "RUNNING", 0)]

@@ -6,6 +6,7 @@ most one in a few seconds, and every line begins with the time.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -34,6 +35,7 @@ class Display:
         self._progress: Progress | None = None
         self._live: Live | None = None
         self._told: set[str] = set()
+        self._missing: dict[tuple[str, str], float] = {}  # flows, and streams that they miss: when to tell
         self._rows: dict[str, tuple[int, float]] = {}  # for a flow that runs: the rows shown so far, and when
 
     def tell(self, text: str) -> None:
@@ -58,7 +60,11 @@ class Display:
             self._live.stop()
 
     def changed(self) -> None:
-        if self._progress is None or self._console.is_terminal:
+        if self._progress is None:
+            return
+        for flow in self._progress.flows():
+            self._tell_of_missing(flow)
+        if self._console.is_terminal:
             return
         for flow in self._progress.flows():
             if flow.state in ("QUEUED", "STARTING"):
@@ -71,6 +77,14 @@ class Display:
                         self.tell(f"{flow.name}: {_words(flow)}")
             elif self._continuous:
                 self._tell_of_running(flow)
+
+    def _tell_of_missing(self, flow: FlowProgress) -> None:
+        """Say that a stream does not exist: its name may be misspelt. One that is about to be written has a moment."""
+        for stream in flow.missing:
+            when = self._missing.setdefault((flow.name, stream), time.monotonic() + SECONDS_A_LINE)
+            if flow.state == "COMPLETED" and when < math.inf or time.monotonic() >= when:
+                self._missing[flow.name, stream] = math.inf
+                self.tell(f"{flow.name}: there is no stream {stream!r} yet; if that is the right name, write to it")
 
     def _tell_of_running(self, flow: FlowProgress) -> None:
         rows, when = self._rows.get(flow.name, (0, 0.0))

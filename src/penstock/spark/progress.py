@@ -39,6 +39,8 @@ class FlowProgress:
     """Of a flow with one: up to when it is sure to have seen everything, as of its last batch."""
     lag: int | None = None
     """Messages in its streams that it has not read; None for a flow that reads no stream."""
+    missing: tuple[str, ...] = ()
+    """Streams that it is to read and that do not exist."""
 
 
 class Progress:
@@ -149,7 +151,11 @@ class Progress:
                         for stream in flow.reached
                         if (there_is := bounds.get(stream))
                     ]
-                    self._flows[name] = replace(flow, lag=sum(behind))
+                    # A stream that was read and is gone is for the flow itself to report.
+                    missing = tuple(
+                        stream for stream, place in flow.reached.items() if place == 1 and bounds.get(stream) is None
+                    )
+                    self._flows[name] = replace(flow, lag=sum(behind), missing=missing)
 
 
 def _unseen(recent: Any, seen: str) -> list[Any]:
