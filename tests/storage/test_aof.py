@@ -302,18 +302,31 @@ def test_a_batch_of_a_long_script_is_parsed_a_chunk_at_a_time(tmp_path: Path, mo
             self._reader = hiredis.Reader(**options)
             self.gets, self.has_data = self._reader.gets, self._reader.has_data
 
-        def feed(self, data: bytes, at: int, size: int) -> None:
-            fed.append(size)
-            self._reader.feed(data, at, size)
+        def feed(self, data: bytes) -> None:
+            fed.append(len(data))
+            self._reader.feed(data)
 
     payload = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\n%b\r\n" % (b"x" * 100) * 5000
     path = tmp_path / "log"
     path.write_bytes(batches.framed(payload))
+    monkeypatch.setattr(batches, "COMPILED", False)
     monkeypatch.setattr(batches, "hiredis", SimpleNamespace(Reader=Watched))
     [(_, found)] = batches.read(path)
     assert len(found) == 5000
     assert sum(fed) == len(payload)
     assert max(fed) <= 1 << 16
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("cut", [1, 3, 110, 130])
+def test_a_batch_that_ends_within_a_command_is_damage(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, cut: int
+) -> None:
+    monkeypatch.setattr(batches, "COMPILED", compiled and batches.COMPILED)
+    whole = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\n%b\r\n" % (b"x" * 100)
+    assert batches.commands_of(Path("log"), 0, whole * 2) == [[b"SET", b"a", b"x" * 100]] * 2
+    with pytest.raises(StorageError, match="ends within a command"):
+        batches.commands_of(Path("log"), 0, (whole * 2)[:-cut])
 
 
 def test_a_batch_of_a_long_script_is_loaded_in_slices(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from penstock.types.stream.segments import Segment
 
 log = logging.getLogger("penstock.replication")
 
-READ = 1 << 16
+READ = 1 << 17
 """Bytes of the feed that are applied before clients are served."""
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect; each time twice as long, until it is connected."""
@@ -160,12 +160,13 @@ class Follower:
         address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
         await leader.ask("REPLCONF", "listening-port", port, *address)
         self._set(State.SYNC)
-        signs_of_life = asyncio.create_task(self._acknowledge_every_second())
+        signs_of_life = asyncio.create_task(self._acknowledge_every_second(leader))
         try:
             if not await self._start(leader):
                 await self._copy_everything(leader)
                 if not await self._start(leader):
                     raise ProtocolError("the leader does not continue what it has given to copy")
+            self.heard = time.monotonic()
             self._set(State.CONNECTED)
             notice("following %s:%d from offset %d", *self.leader, self._aof.feed.end, of="replication")
             await self._apply_all(leader)
@@ -259,6 +260,8 @@ class Follower:
             self.heard = time.monotonic()
             for frame in frames.feed(data):
                 await self._take(frame)
+            if len(data) == READ:  # more is here already
+                await asyncio.sleep(0)
 
     async def _take(self, frame: Frame) -> None:
         commands = commands_of(FEED, self._aof.feed.end, frame.payload)
@@ -266,7 +269,7 @@ class Follower:
             for argv in commands:
                 self._hear(argv)
             return
-        if b"HISTORY" in frame.payload and (missing := self._missing(commands)):
+        if missing := self._missing(commands):
             await self._copy_named(missing)
         while (writer := self._aof.writer) is not None and writer.trouble is not None:
             await asyncio.sleep(0.1)  # the disk refuses, and memory must not get ahead of it for long
@@ -293,7 +296,7 @@ class Follower:
 
     def _missing(self, commands: list[Argv]) -> list[str]:
         """The files of history that these commands refer to and that are not here."""
-        indexes = [argv[3] for argv in commands if len(argv) == 4 and argv[0] == b"TAPPLY" and argv[2] == b"HISTORY"]
+        indexes = [argv[3] for argv in commands if argv[0] == b"TAPPLY" and len(argv) == 4 and argv[2] == b"HISTORY"]
         missing = []
         for index in indexes:
             try:
@@ -331,7 +334,12 @@ class Follower:
             epoch: list[str | int] = ["EPOCH", self._membership.epoch] if self._membership is not None else []
             self._connection.say("REPLCONF", "ACK", self._aof.feed.end, "FACK", self._aof.feed.synced_end, *epoch)
 
-    async def _acknowledge_every_second(self) -> None:
+    async def _acknowledge_every_second(self, leader: LeaderConnection) -> None:
+        """Also give up a leader that is silent. A timeout of each read would cost a tenth of what a replica does."""
         while True:
             self._acknowledge()
             await asyncio.sleep(1)
+            seconds = self._config.repl_timeout
+            if self.state is State.CONNECTED and time.monotonic() - self.heard > seconds:
+                log.warning("leader %s:%d: nothing came for %d seconds", *self.leader, seconds)
+                leader.abort()

@@ -18,6 +18,7 @@ from penstock.protocol.resp import pack
 from penstock.storage.batches import framed
 
 LONGEST_HEADER = 64
+_LOGGED = ord("S")
 
 _header = re.compile(rb"#(SUM|OUT) (([0-9a-f]{1,12}) ([0-9a-f]{8})) ([0-9a-f]{8})\r\n").match
 
@@ -25,7 +26,7 @@ _header = re.compile(rb"#(SUM|OUT) (([0-9a-f]{1,12}) ([0-9a-f]{8})) ([0-9a-f]{8}
 class Frame(NamedTuple):
     """One whole frame."""
 
-    raw: bytes
+    raw: memoryview  # of what came, so that it is not copied
     payload: bytes
     logged: bool  # a batch of the log
 
@@ -39,31 +40,42 @@ class FrameReader:
     """Bytes in, whole frames out. ProtocolError if a frame is not what its checksums say."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._pieces: list[bytes] = []  # the beginning of a frame
+        self._size = 0  # of these
+        self._wanted = 0  # bytes without which nothing is whole
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        self._buffer += data
-        at = 0
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return
+        if len(self._pieces) > 1:
+            data = b"".join(self._pieces)
+        view, at = memoryview(data), 0
         try:
-            while (frame := self._next(at)) is not None:
+            while (frame := self._next(data, view, at)) is not None:
                 at += len(frame.raw)
                 yield frame
         finally:
-            del self._buffer[:at]
+            rest = data[at:]
+            self._pieces, self._size = [rest] if rest else [], len(rest)
 
-    def _next(self, at: int) -> Frame | None:
-        buffer = self._buffer
-        found = _header(buffer, at, at + LONGEST_HEADER)
+    def _next(self, data: bytes, view: memoryview, at: int) -> Frame | None:
+        found = _header(data, at, at + LONGEST_HEADER)
         if found is None:
-            if len(buffer) - at >= LONGEST_HEADER or b"\n" in buffer[at:]:
-                raise ProtocolError(f"this is not the beginning of a frame: {bytes(buffer[at : at + 20])!r}")
+            if len(data) - at >= LONGEST_HEADER or b"\n" in data[at:]:
+                raise ProtocolError(f"this is not the beginning of a frame: {data[at : at + 20]!r}")
+            self._wanted = 0
             return None
-        if zlib.crc32(found[2]) != int(found[5], 16):
+        fields, length, checksum, own_checksum = found.group(2, 3, 4, 5)
+        if zlib.crc32(fields) != int(own_checksum, 16):
             raise ProtocolError("the checksum of a frame's header does not match")
-        end = found.end() + int(found[3], 16)
-        if end > len(buffer):
+        start = found.end()
+        end = start + int(length, 16)
+        if end > len(data):
+            self._wanted = end - at
             return None
-        payload = bytes(buffer[found.end() : end])
-        if zlib.crc32(payload) != int(found[4], 16):
+        payload = data[start:end]
+        if zlib.crc32(payload) != int(checksum, 16):
             raise ProtocolError("the checksum of a frame does not match")
-        return Frame(bytes(buffer[at:end]), payload, found[1] == b"SUM")
+        return Frame(view[at:end], payload, data[at + 1] == _LOGGED)

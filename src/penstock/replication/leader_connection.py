@@ -82,12 +82,15 @@ class LeaderConnection:
         raise ProtocolError(f"this is not a reply: {line[:20]!r}")
 
     async def read(self, size: int) -> bytes:
-        """The next bytes of the feed; ConnectionResetError at its end, TimeoutError if nothing comes."""
-        async with asyncio.timeout(self._seconds):
-            data = await self._reader.read(size)
+        """The next bytes of the feed, whenever they come; ConnectionResetError at its end, and after `abort`."""
+        data = await self._reader.read(size)
         if not data:
             raise ConnectionResetError("the connection was closed")
         return data
+
+    def abort(self) -> None:
+        """The leader is silent: end the connection without waiting for anything."""
+        self._writer.transport.abort()
 
     def close(self) -> None:
         self._writer.close()

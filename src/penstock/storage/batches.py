@@ -22,11 +22,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import hiredis
 
-from penstock.protocol.grammar import Argv
+from penstock.protocol.grammar import MORE, Argv
+from penstock.protocol.requests import COMPILED, RequestReader
 from penstock.storage.files import StorageError
 
 _HEADER_SIZE = 64
@@ -35,14 +36,14 @@ _partial_header = re.compile(rb"(#(S(U(M( [0-9a-f]{0,12}( [0-9a-f]{0,8}( [0-9a-f
 _CHUNK = 1 << 16
 """Bytes hiredis is fed at a time: it moves all it has left after every kilobyte it has read."""
 _TIME = b"#TS:"
-_MORE = object()
+_NO_LIMIT = 1 << 62
 
 
 class TornTail(StorageError):
     """The last batch is incomplete: the process or the machine stopped while it was being written."""
 
 
-Batch = list[bytes]
+Batch = list[bytes | memoryview]
 """A batch as it is written, in pieces: a small one is one piece."""
 
 LARGE = 1 << 15
@@ -55,10 +56,10 @@ def framed(payload: bytes) -> bytes:
     return b"#SUM %b %08x\r\n%b" % (fields, zlib.crc32(fields), payload)
 
 
-def framed_in_pieces(lines: list[bytes]) -> Batch:
+def framed_in_pieces(lines: Batch) -> Batch:
     """The batch of these lines, joined by line breaks, except that large ones stay as they are."""
     pieces: Batch = []
-    small: list[bytes] = []
+    small: Batch = []
     for line in lines:
         if len(line) < LARGE:
             small.append(line)
@@ -77,7 +78,7 @@ LENGTHS = [b"$%d" % length for length in range(1024)]
 """The line in front of an argument, ready made."""
 
 
-def add_lines(lines: list[bytes], argv: Argv) -> None:
+def add_lines(lines: Batch, argv: Argv) -> None:
     """Add the lines of a command; a batch is its lines joined by line breaks, which is one call for all of them."""
     lines.append(b"*%d" % len(argv))
     for arg in argv:
@@ -128,12 +129,34 @@ def commands_of(path: Path, offset: int, payload: bytes) -> list[Argv]:
     """The commands of a batch, which is at an offset of a file."""
     while payload.startswith(_TIME):  # two, if the disk refused the batch at first
         payload = payload[payload.index(b"\n") + 1 :]
+    reader = RequestReader(_NO_LIMIT, _NO_LIMIT) if COMPILED else _HiredisReader()
+    reader.feed(payload)
     commands: list[Argv] = []
-    reader = hiredis.Reader(notEnoughData=_MORE)
-    for at in range(0, len(payload), _CHUNK):
-        reader.feed(payload, at, min(_CHUNK, len(payload) - at))
-        while (argv := reader.gets()) is not _MORE:
-            commands.append(argv)
-    if reader.has_data():
+    take = reader.take
+    while (argv := take()) is not MORE:
+        commands.append(argv)
+    if reader.backlog:
         raise _damaged(path, offset, "a batch ends within a command")
     return commands
+
+
+class _HiredisReader:
+    """The part of RequestReader that a batch needs, where that is not compiled: no client wrote a batch, so its headers
+    need no care, and a client's limits do not hold.
+    """
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader(notEnoughData=MORE)
+        self._pieces: list[bytes] = []
+
+    def feed(self, payload: bytes) -> None:
+        self._pieces = [payload[at : at + _CHUNK] for at in range(0, len(payload), _CHUNK)][::-1]
+
+    def take(self) -> Any:
+        while (argv := self._reader.gets()) is MORE and self._pieces:
+            self._reader.feed(self._pieces.pop())
+        return argv
+
+    @property
+    def backlog(self) -> bool:
+        return bool(self._reader.has_data())

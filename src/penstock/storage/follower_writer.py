@@ -13,7 +13,7 @@ from penstock.storage.switching_writer import SwitchingWriter
 class FollowerWriter(SwitchingWriter):
     """See the top of this file. Its pieces are whole batches."""
 
-    def append_batches(self, data: bytes) -> None:
+    def append_batches(self, data: bytes | memoryview) -> None:
         """Take whole batches."""
         self._pieces.append(data)
         if not self._planned and self.trouble is None:

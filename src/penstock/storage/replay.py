@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.engine.declarations import REGISTRY, Argv, Command
@@ -24,19 +23,38 @@ class Replay:
         self._engine = engine
         self._session = Session.of_server(engine)
         self.failed: list[str] = []  # why commands failed
+        self._plain: dict[bytes, Command] = {}  # those that came before, but for subcommands, MULTI, EXEC and SELECT
 
-    def run(self, path: Path, offset: int, commands: Iterable[Argv]) -> None:
+    def run(self, path: Path, offset: int, commands: list[Argv]) -> None:
         """Run commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps.
 
         StorageError, with the path and the offset, if one cannot be run here: then none of them was.
         """
+        engine, session = self._engine, self._session
+        try:
+            found = [(self._plain[argv[0]], argv) for argv in commands]
+        except KeyError:
+            found = self._find(path, offset, commands)
+        for command, argv in found:
+            try:
+                run_handler(engine, session, command, argv, REPLAY)
+            except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
+                self.failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
+            except Exception as error:  # a bug of ours, which did not end the server at that time either
+                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
+                self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
+
+    def _find(self, path: Path, offset: int, commands: list[Argv]) -> list[tuple[Command, Argv]]:
+        """Look each command up, with all that can be wrong with it."""
         by_name = REGISTRY.by_name
         multi, execute, select = by_name[b"MULTI"], by_name[b"EXEC"], by_name[b"SELECT"]
         found: list[tuple[Command, Argv]] = []
         for argv in commands:
-            command = by_name.get(argv[0])  # as most are spelled in the log
+            command = by_name.get(argv[0])
             if command is None or command.subcommands:
                 command = REGISTRY.find(argv)
+            elif command is not select and command is not multi and command is not execute:
+                self._plain[argv[0]] = command
             if command is None:
                 name = argv[0].decode("utf-8", "replace")
                 raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
@@ -44,14 +62,7 @@ class Replay:
                 self._check_database(path, offset, argv)
             if command is not multi and command is not execute:
                 found.append((command, argv))
-        for command, argv in found:
-            try:
-                run_handler(self._engine, self._session, command, argv, REPLAY)
-            except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
-                self.failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
-            except Exception as error:  # a bug of ours, which did not end the server at that time either
-                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
-                self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
+        return found
 
     def _check_database(self, path: Path, offset: int, argv: Argv) -> None:
         """What follows belongs to a database that must be here."""

@@ -152,7 +152,7 @@ class LogWriter:
         self._loop = loop
         self._on_trouble = on_trouble
         self._sync = sync
-        self._pieces: list[bytes] = []  # lines of entries that are in no batch yet
+        self._pieces: Batch = []  # lines of entries that are in no batch yet
         self._joined = 0  # how many of them, the first ones, are many lines joined already
         self._has_large = False  # one of them may be LARGE
         self._database = -1  # the one that the last entry was for
