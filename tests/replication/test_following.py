@@ -233,8 +233,32 @@ def test_a_replica_is_a_client_that_can_be_listed_and_closed(world: Servers, lea
     assert "S" in row["flags"]
     leader.client.client_kill_filter(_type="replica")
     wait_until(lambda: leader.client.info("stats")["sync_partial_ok"] == 2)
+    wait_until(lambda: is_up(replica))
+    (row,) = replica.client.client_list(_type="master")
+    assert "M" in row["flags"] and row["addr"] == f"127.0.0.1:{leader.server.port}"
+    replica.client.client_kill_filter(_type="master")
+    wait_until(lambda: leader.client.info("stats")["sync_partial_ok"] == 3)
+    replica.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert replica.client.client_list(_type="master") == []
+    replica.follow(leader)
     leader.client.set("k", 1)
     caught_up(leader, replica)
+
+
+def test_a_reload_of_other_data_reaches_replicas(world: Servers, leader: Pair) -> None:
+    replica = world.start("replica", leader)
+    leader.client.set("a", 1)
+    leader.client.save()
+    leader.client.set("b", 2)
+    caught_up(leader, replica)
+    for reload in ("NOSAVE", "NOFLUSH"):
+        with pytest.raises(redis.ResponseError, match="would make this server differ"):
+            replica.client.execute_command("DEBUG", "RELOAD", reload)
+    leader.client.execute_command("DEBUG", "RELOAD", "NOSAVE")
+    leader.client.set("c", 3)
+    caught_up(leader, replica)
+    assert sorted(replica.client.keys()) == [b"a", b"c"]
+    assert replica.digest() == leader.digest()
 
 
 def test_a_replica_may_come_back_at_any_time_while_others_write(

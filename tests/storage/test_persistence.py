@@ -244,12 +244,11 @@ def test_a_key_that_expired_before_a_reload_is_gone_from_the_log_too(tmp_path: P
 
 
 def test_what_a_reload_brought_back_is_in_the_log(tmp_path: Path) -> None:
-    with running(tmp_path, appendonly="yes") as (server, client):
+    with running(tmp_path, appendonly="yes") as (_, client):
         client.set("a", 1)
         client.save()
         client.delete("a")
         client.execute_command("DEBUG", "RELOAD", "NOSAVE")
-        wait_until(lambda: info(server)["aof_rewrites"] == 1)
     with running(tmp_path, appendonly="yes") as (_, client):
         assert client.get("a") == b"1"
 

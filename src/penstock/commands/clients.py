@@ -19,7 +19,9 @@ Test = Callable[[Session], bool]
 
 
 def client_type(session: Session) -> str:
-    """normal, replica or pubsub: output limits and filters depend on it."""
+    """normal, replica, master or pubsub: output limits and filters depend on it."""
+    if session.leads:
+        return "master"
     if session.link is not None:
         return "replica"
     return "pubsub" if session.subscribed else "normal"

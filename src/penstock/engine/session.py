@@ -121,9 +121,9 @@ class Session:
 
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
-        "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "link", "local",
-        "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room", "output",
-        "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next",
+        "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "leads", "library", "link",
+        "local", "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room",
+        "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next",
         "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
@@ -178,6 +178,7 @@ class Session:
         self.skipping = False  # the command that runs gets no reply
         self.closing = False
         self.link: ReplicaLink | None = None  # of a replica that follows this server
+        self.leads = False  # it stands for the leader that this server follows
         self.no_evict = False
         self.monitoring = False
         self.plain = False  # nothing about this session needs a gate: its commands may take the fast path
@@ -311,8 +312,8 @@ class Session:
     def _letters(self) -> str:
         """The flags of CLIENT LIST."""
         letters = {
-            "S": self.link is not None, "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
-            "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
+            "S": self.link is not None, "M": self.leads, "O": self.monitoring, "P": self.subscribed,
+            "x": self.transaction is not None, "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
             "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
             "W": self.engine.workers.job_of(self) is not None,
         }  # fmt: skip

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
 from penstock.protocol.grammar import Argv
 from penstock.replication.copying import Offer, ask_for_offer, copy_base, copy_history, parse_lineage
@@ -103,6 +104,7 @@ class Follower:
         self.lost_at = self.heard  # when it was last connected
         self.copied, self.to_copy = 0, 0  # bytes of the base
         self._connection: LeaderConnection | None = None
+        self._client: Session | None = None  # its row of CLIENT LIST
         self._replay = Replay(engine)
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
@@ -143,6 +145,9 @@ class Follower:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._client is not None:
+            self._engine.forget(self._client)
+            self._client = None
         self._set(State.CONNECT)
 
     def _set(self, state: State) -> None:
@@ -155,6 +160,8 @@ class Follower:
         leader = self._connection = await LeaderConnection.open(
             *self.leader, config.masteruser, config.masterauth, self._tls(), config.repl_timeout
         )
+        client = self._client = leader.as_client(self._engine)
+        self._engine.sessions[client.id] = client
         own = (config.tls_port, config.port) if config.tls_replication else (config.port, config.tls_port)
         port = config.replica_announce_port or own[0] or own[1]
         address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
@@ -258,6 +265,8 @@ class Follower:
         while True:
             data = await leader.read(READ)
             self.heard = time.monotonic()
+            if self._client is not None:
+                self._client.last_active = self._engine.clock.now
             for frame in frames.feed(data):
                 await self._take(frame)
             if len(data) == READ:  # more is here already
@@ -341,5 +350,4 @@ class Follower:
             await asyncio.sleep(1)
             seconds = self._config.repl_timeout
             if self.state is State.CONNECTED and time.monotonic() - self.heard > seconds:
-                log.warning("leader %s:%d: nothing came for %d seconds", *self.leader, seconds)
-                leader.abort()
+                leader.abort(f"nothing came for {seconds} seconds")

@@ -7,6 +7,8 @@ import re
 import ssl
 from typing import Any
 
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Nowhere, Session
 from penstock.protocol.errors import ProtocolError, ReplyError
 from penstock.protocol.resp import pack
 
@@ -25,7 +27,8 @@ class LeaderConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
         self._reader = reader
         self._writer = writer
-        self._seconds = seconds  # of silence after which the leader is given up
+        self._seconds = seconds  # of silence after which a reply is not waited for any more
+        self._problem = "the connection was closed"
 
     @classmethod
     async def open(
@@ -42,6 +45,15 @@ class LeaderConnection:
             connection.close()
             raise
         return connection
+
+    def as_client(self, engine: Engine) -> Session:
+        """The leader as a client of this server, which it is to CLIENT LIST and CLIENT KILL."""
+        session = Session.of_server(engine)
+        session.leads = True
+        session.output = _Leader(self)
+        session.peer, session.local = (_shown(self._writer.get_extra_info(name)) for name in ("peername", "sockname"))
+        session.file_number = self._writer.get_extra_info("socket").fileno()
+        return session
 
     def say(self, *words: str | bytes | int) -> None:
         """Send a command whose reply is read later, or has none."""
@@ -85,12 +97,28 @@ class LeaderConnection:
         """The next bytes of the feed, whenever they come; ConnectionResetError at its end, and after `abort`."""
         data = await self._reader.read(size)
         if not data:
-            raise ConnectionResetError("the connection was closed")
+            raise ConnectionResetError(self._problem)
         return data
 
-    def abort(self) -> None:
-        """The leader is silent: end the connection without waiting for anything."""
+    def abort(self, problem: str) -> None:
+        """End the connection without waiting for anything; who reads from it is told why."""
+        self._problem = problem
         self._writer.transport.abort()
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Leader(Nowhere):
+    """It gets no replies."""
+
+    def __init__(self, connection: LeaderConnection) -> None:
+        self._connection = connection
+
+    def close(self, after_reply: bool) -> None:
+        self._connection.abort("closed by a client")

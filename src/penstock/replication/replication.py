@@ -43,6 +43,7 @@ class Replication:
         self._roles.on_lead = self._begins_to_lead
         self._links.on_progress = self._progress
         self.shard = Shard(engine, persistence, self._links, self._roles, loop) if self._config.etcd else None
+        persistence.on_another_log = self._links.replaced
         engine.replication = self
         self._config.on_change("appendonly", self._log_switches)
         for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):

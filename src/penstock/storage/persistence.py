@@ -55,6 +55,7 @@ class Persistence:
         self._stop = stop
         self._lock = FolderLock(Path(engine.config.dir))
         self.aof = AppendOnlyFile(engine, loop, engine.stats.syncs.timing(sync))
+        self.on_another_log: Callable[[], None] = lambda: None  # it does not continue the one before
         self._child = OneChild(engine)
         self._saves = Saves(engine, self._child, self._lock, self.aof.memory.standing, self._refuse_writes)
         self._rewrites = Rewrites(engine, self.aof, self._child)
@@ -315,12 +316,24 @@ class Persistence:
     # -- DEBUG ------------------------------------------------------------------------------------------------
 
     def reload(self, save: bool, flush: bool) -> None:
+        unchanged = save and flush
+        another_log = self.aof.writer is not None and not unchanged
+        if another_log and (self._engine.following or self._config.etcd):
+            raise ReplyError(
+                "DEBUG RELOAD NOSAVE and NOFLUSH would make this server differ from its leader or replicas"
+            )
+        if another_log and self._engine.in_unit:  # what is done of it is logged at its end
+            raise ReplyError("DEBUG RELOAD NOSAVE and NOFLUSH cannot run in a transaction")
         if save:
             self._child.kill(self._saves)
             self.save()
-        self.loader.load_again(self.loader.load_snapshot, flush, unchanged=save and flush)
-        if self.aof.writer is not None and not (save and flush):
-            self._rewrites.scheduled = True  # the loaded data is not what was logged
+        self.loader.load_again(self.loader.load_snapshot, flush, unchanged)
+        if another_log:  # what was loaded is not what was logged: replicas must copy everything
+            self._child.kill(self._rewrites)
+            self.aof.close()
+            self.aof.create()
+            self.aof.open(self._log_trouble)
+            self.on_another_log()
 
     def reload_log(self) -> None:
         if self._engine.in_unit:  # the log gets all of a transaction at its end: what is done of it would be lost
