@@ -154,6 +154,66 @@ def test_a_message_that_was_lost_while_its_body_failed_is_neither_given_up_nor_k
     assert list(core._retry(part.failures)) == [] and len(core.queue) == 0
 
 
+def fetched(token: int, *rows: int) -> list[Any]:
+    """The reply of a read: messages of one tag."""
+    return [token, *([offset, b"t", b"", 0, 0] for offset in rows)]
+
+
+def ordered_core() -> ConsumerCore:
+    """A consumer that has taken over all that was pending, and whose bodies are quick."""
+    core = ConsumerCore(Terms("s", "g", ordered_by="tag"), clock=lambda: 0.0)
+    core._sender.has_lost_read = False
+    for _ in range(9):
+        core.pace.note(1e-6, 500)
+    return core
+
+
+def test_what_comes_behind_a_lost_message_of_its_tag_is_not_begun_whatever_delivery_it_came_with() -> None:
+    core = ordered_core()
+    for token, offset in ((7, 1), (8, 2), (9, 3)):
+        core._add(fetched(token, offset))
+    steps = core.work()
+    # Message 2 was given to another member while it waited: it is not begun, and neither is what comes behind it.
+    asked, part = drive(core, steps, [[1, 0, 1, None], [0]])
+    assert asked == [["TEXTEND", "TEXTEND", "TEXTEND", "TREAD"], ["TEXTEND"]]
+    assert [message.offset for message in part.each()] == [1]
+    assert offsets([row for row, verdict in core.holdings.take_settled([])]) == [3], "it is given back"
+
+
+def test_what_a_read_brings_behind_a_lost_message_of_its_tag_waits_for_it() -> None:
+    core = ordered_core()
+    core._add(fetched(7, 1, 2))
+    questions = core._find_lost([core.holdings.rows[1]])
+    next(questions)
+    with pytest.raises(StopIteration):
+        questions.send([0])  # another member has message 1
+    core._add([8, [3, b"t", b"", 0, 0], [4, b"other", b"", 0, 0]])  # the reply of a read that was under way
+    assert offsets(core._take()) == [4] and not core._take(), "messages 2 and 3 are fetched again together with 1"
+    step = next(core.work())
+    assert isinstance(step, Call)
+    assert [words[0] for words in step.commands] == ["TGROUP", "TIME"], "before new messages are read"
+
+
+def test_messages_that_wait_in_their_lane_are_held_as_long_as_others_of_their_delivery_begin() -> None:
+    now = 0.0
+    core = ConsumerCore(Terms("s", "g", ordered_by="tag", retry_ms=30_000), clock=lambda: now)
+    core._sender.has_lost_read = False
+    core._add(fetched(7, 1, 2, 3))
+    steps = core.work()
+    asked, part = drive(core, steps, [[1]])
+    assert asked == [["TEXTEND"]]
+    now = 9.0
+    for message in part.each():
+        part.done(message.row)
+    asked, part = drive(core, steps, [[1, 1]])
+    assert asked == [["TACK", "TEXTEND"]], "message 2 begins"
+    now = 11.0
+    extension = next(core._extend())
+    assert isinstance(extension, Call)
+    (words,) = extension.commands
+    assert words[-1] == 3, "which no command has extended since it was fetched"
+
+
 def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:
     core = ConsumerCore(Terms("s", "g"), clock=lambda: 0.0)
     steps = core.work()

@@ -21,7 +21,8 @@ message that waits in a queue is one that an idle member could process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
+from itertools import takewhile
 from operator import itemgetter
 from time import monotonic
 from typing import Any
@@ -79,6 +80,7 @@ class ConsumerCore:
         self._finished: list[Row] = []  # done, and the server was not told yet
         self._manual: list[Row] = []  # the body has returned, and has not acknowledged them
         self._begun: set[int] = set()  # offsets of messages that were begun, and then put back into their lane
+        self._lost_tags: set[Any] = set()  # tags of which a message is to be fetched again before any other
         self._is_fetching = False
         self._sender.has_lost_read = self.retries_here  # by a predecessor, perhaps
         self._idle = 0
@@ -155,8 +157,7 @@ class ConsumerCore:
                 self._add(reads.reply)
             if part:
                 lost = yield from self._check(begins)
-                begun = self.holdings.open_ones(part) if lost else part
-                yield from self._process(begun, part)
+                yield from self._process(self._still_held(part) if lost else part, part)
         if orders := self._settlements():
             yield from self._sender.send(orders)
 
@@ -193,6 +194,7 @@ class ConsumerCore:
         """
         self._is_fetching = True
         is_told = is_sure = False
+        found: list[Row] = []
         try:
             while not self.is_stopping:
                 pending, time = self.orders.ask_pending()
@@ -201,6 +203,7 @@ class ConsumerCore:
                 if not left:
                     if is_sure:
                         self._sender.has_lost_read = False
+                        self._lost_tags.clear()
                         return
                     is_sure = True
                     yield Wait(_ASK_AGAIN)
@@ -213,18 +216,25 @@ class ConsumerCore:
                 if wait <= 0:
                     again = self.orders.read_again(sum(row[1] - row[0] + 1 for row in left))
                     yield from self._sender.send([again])
-                    self._add(again.reply)
+                    found += self._hold(again.reply)
+                    if all(self._holds(row[0], row[1]) for row in left):  # else one that comes before these was not due
+                        found = self._enqueue(found)
                     continue
+                found = self._enqueue(found)
                 if not is_told:
                     is_told = True
                     _log.info("messages of %r are pending elsewhere; they come before new ones", self.terms.key)
                 yield Wait(min(wait + 0.01, 1.0))
         finally:
             self._is_fetching = False
+            self._enqueue(found)
             self.wake()
 
     def _holds(self, first: int, last: int) -> bool:
-        return all(offset in self.holdings.rows for offset in range(first, last + 1))
+        rows = self.holdings.rows
+        return all(
+            (row := rows.get(offset)) is not None and self.holdings.is_open(row) for offset in range(first, last + 1)
+        )
 
     def _longest_block(self) -> int:
         """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
@@ -246,16 +256,31 @@ class ConsumerCore:
             self._idle -= 1
 
     def _add(self, reply: Any) -> None:
+        """Take what a read fetched. What comes behind a lost message goes back, and is fetched together with it."""
+        rows = self._hold(reply)
+        if self._lost_tags:
+            self._give_back([row for row in rows if row[1] in self._lost_tags])
+            rows = [row for row in rows if row[1] not in self._lost_tags]
+        self._enqueue(rows)
+
+    def _hold(self, reply: Any) -> list[Row]:
+        """Hold what was delivered; the messages that are new."""
         if not reply or len(reply) < 2:
-            return
+            return []
         token, *rows = reply
         now = self._clock()
         fresh = self.holdings.add(Lease(token, now + self.terms.reserve_ms / 1000, now), rows)
-        if self.retries_here:
-            fresh.sort(key=itemgetter(0))  # retries come in the order in which they were due
         self.counts.fetched += len(fresh)
-        self.queue.add(fresh)
-        self.wake()
+        return fresh
+
+    def _enqueue(self, rows: list[Row]) -> list[Row]:
+        """Let workers begin messages; those that are left, none."""
+        if rows:
+            if self.retries_here:
+                rows.sort(key=itemgetter(0))  # retries come in the order in which they were due
+            self.queue.add(rows)
+            self.wake()
+        return []
 
     def _check(self, begins: Iterable[Order]) -> Generator[Step, Any, set[int]]:
         """Mark what was begun; the offsets of messages that other members have now."""
@@ -265,11 +290,19 @@ class ConsumerCore:
                 lost |= {row[0] for row in order.rows}
                 self.holdings.forget(order.rows)
                 continue
-            if order.lease is not None:
-                order.lease.due = self._clock() + self.terms.retry_ms / 1000
+            if order.lease is not None:  # and not that of messages that were delivered with them and wait
+                self.holdings.renew(order.rows, order.lease.extended(self._clock() + self.terms.retry_ms / 1000))
             if order.reply < len(order.rows):
                 lost |= yield from self._find_lost(order.rows, begun=False)
         return lost
+
+    def _still_held(self, part: list[Row]) -> list[Row]:
+        """The messages of a part without those that were lost. In a lane those behind one that was lost go back."""
+        if not self.retries_here:
+            return self.holdings.open_ones(part)
+        held = list(takewhile(self.holdings.is_open, part))
+        self._give_back(part[len(held) :])
+        return held
 
     def _find_lost(self, rows: list[Row], begun: bool = True) -> Generator[Step, Any, set[int]]:
         """Ask for each message whether it is still held here, and forget those that are not."""
@@ -284,23 +317,24 @@ class ConsumerCore:
                 lost.append(row)
         self.holdings.forget(lost)
         offsets = {row[0] for row in lost}
+        self._begun -= offsets
         if lost:
             if begun:
                 self._sender.note_stale(len(lost))
             else:
                 self.counts.given_back += len(lost)
             if self.retries_here:
-                self._fetch_again(rows, offsets)
+                self._fetch_again({row[1] for row in lost})
         return offsets
 
-    def _fetch_again(self, rows: Sequence[Row], lost: set[int]) -> None:
-        """Forget what comes after lost messages in their lanes: it is fetched again together with them."""
-        first: dict[Any, int] = {}
-        for offset, tag, *_ in rows:
-            if offset in lost:
-                first[tag] = min(offset, first.get(tag, offset))
-        behind = [row for row in rows if row[0] > first.get(row[1], row[0])]
-        self.holdings.forget([*behind, *self.queue.remove_tags(set(first))])
+    def _fetch_again(self, tags: set[Any]) -> None:
+        """Give back what waits in lanes of which a message was lost: it is fetched again together with that."""
+        self._lost_tags |= tags
+        behind = self.queue.remove_tags(tags)
+        for part in self._parts:
+            if part.rows[0][1] in tags:
+                behind += part.take_back()
+        self._give_back(behind)
         self._sender.has_lost_read = True
 
     def _process(self, rows: list[Row], taken: list[Row]) -> Steps:
