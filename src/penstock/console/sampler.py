@@ -20,6 +20,7 @@ from penstock.console.errors import Problem, Refused
 from penstock.console.history import SERVER, History, Series, Values
 from penstock.console.info import parse_info
 from penstock.console.login import Login
+from penstock.console.same_server import recognize
 
 logger = logging.getLogger("penstock.console")
 
@@ -89,6 +90,7 @@ class Sampler:
         """Why the last attempt failed."""
         self.looked_at = time.monotonic()
         self._history = history
+        self._server = history.server
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Event()
         self._server_due = 0.0
@@ -181,8 +183,9 @@ class Sampler:
         if time.monotonic() < self._server_due:
             return
         self._server_due = time.monotonic() + IDLE_EVERY
-        info = (await self.login.find_all([("INFO", "stats", "memory", "clients")]))[0]
+        info = (await self.login.find_all([("INFO", "stats", "memory", "clients", "replication")]))[0]
         if info is not None:
+            await recognize(self.login, self._history, info)
             found = parse_info(info)
             values = (
                 float(found.get("total_commands_processed", 0)),
@@ -194,8 +197,13 @@ class Sampler:
     async def _take(self, keys: list[bytes]) -> float:
         """Sample streams; the seconds that the server took."""
         began = time.monotonic()
-        replies = await self.login.call_all([("TINFO", key) for key in keys])
+        server, *replies = await self.login.call_all([("INFO", "replication"), *(("TINFO", key) for key in keys)])
         spent = time.monotonic() - began
+        if not isinstance(server, Problem):
+            await recognize(self.login, self._history, server)
+        if self._history.server != self._server:
+            self._server = self._history.server
+            self.streams.clear()  # of another server: a rate between the two would be nonsense
         now = time.time()
         points: list[tuple[Series, Values]] = []
         for key, reply in zip(keys, replies, strict=True):
@@ -208,8 +216,7 @@ class Sampler:
             self.streams[key] = sample
             points.append(((key, b""), (float(sample.last), float(sample.size), float(sample.length))))
             points += [
-                ((key, group.name), (float(group.position), float(group.lag), float(group.pending)))
-                for group in sample.groups
+                ((key, group.name), (group.position, group.lag, group.pending, group.behind)) for group in sample.groups
             ]
         await self._history.record(now, points)
         return spent

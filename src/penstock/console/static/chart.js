@@ -4,20 +4,32 @@ import { absolute, short } from './format.js';
 
 const LEFT = 56, BOTTOM = 20, TOP = 8, RIGHT = 8;
 
-/** The top of the axis: a number whose quarters are short. `base` is 1024 for bytes. */
+const TIMES = [1, 2, 4, 8, 20, 40, 60, 120, 240, 480, 1200, 2400, 3600, 7200, 14400, 28800, 86400, 172800, 345600, 691200, 1728000];
+
+/** The top of the axis: a number whose quarters are short. `base` is 1024 for bytes, and 60 for seconds. */
 function top(highest, base = 1) {
   if (highest <= 0) return 1;
+  if (base === 60) return TIMES.find((each) => each >= highest) || highest;
   if (base > 1 && highest >= base) return base * top(highest / base, base);
   const power = 10 ** Math.floor(Math.log10(highest));
   return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((step) => step >= highest);
 }
 
-const clock = (seconds, span) => {
+const clock = (seconds, step) => {
   const d = new Date(seconds * 1000);
   const two = (n) => String(n).padStart(2, '0');
-  if (span > 2 * 86400) return `${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+  if (step >= 86400) return `${two(d.getMonth() + 1)}-${two(d.getDate())}`;
   return `${two(d.getHours())}:${two(d.getMinutes())}`;
 };
+
+/** Times for the axis: full quarters, hours or days of the clock of this browser, as many as there is room for. */
+function ticks(from, to, room) {
+  const step = [60, 180, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 345600].find((each) => (to - from) / each <= room / 70) || 604800;
+  const shift = new Date(to * 1000).getTimezoneOffset() * 60;
+  const found = [];
+  for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push(at);
+  return { step, found };
+}
 
 /** The width of a graph on this screen: of a page that has so many graphs side by side. */
 function widthFor(columns) {
@@ -39,15 +51,16 @@ export function chart({ label, from, to, times, lines, show = short, low = false
     svg.append(h('line', { class: 'grid', x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
     svg.append(h('text', { x: LEFT - 6, y: y(value) + 4, 'text-anchor': 'end' }, show(value)));
   }
-  for (let part = 0; part <= 4; part += 1) {
-    const at = from + ((to - from) * part) / 4;
-    svg.append(h('text', { x: x(at), y: height - 5, 'text-anchor': part === 0 ? 'start' : part === 4 ? 'end' : 'middle' },
-      clock(at, to - from)));
+  const marks = ticks(from, to, width - LEFT - RIGHT);
+  for (const at of marks.found) {
+    const anchor = x(at) < LEFT + 16 ? 'start' : x(at) > width - RIGHT - 16 ? 'end' : 'middle';
+    svg.append(h('text', { x: x(at), y: height - 5, 'text-anchor': anchor }, clock(at, marks.step)));
   }
   lines.forEach((line, number) => {
     const kind = `k${line.kind || (number % 6) + 1}`;
     let path = '', area = '', begun = null, last = null;
     const close = () => {
+      if (begun !== null && begun === last) path += 'h.01'; // a point alone is drawn as a dot
       if (begun !== null) area += `L${last.toFixed(1)},${y(0).toFixed(1)}L${begun.toFixed(1)},${y(0).toFixed(1)}Z`;
       begun = null;
     };

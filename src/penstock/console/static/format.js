@@ -35,6 +35,23 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+/** A length of time that is known in whole seconds. */
+export const seconds = (n) => (n < 1 ? '0 s' : duration(n));
+
+export const milliseconds = (n) => `${n < 10 ? +n.toPrecision(2) : whole.format(n)} ms`;
+
+/** The type of a key, as people say it. */
+export const typeName = (type) => ({ tstream: 'stream', stream: 'Redis stream', zset: 'sorted set' }[type] ?? type ?? '–');
+
+/** A length of time in one unit, for graphs. */
+export function span(seconds) {
+  if (seconds === 0) return '0';
+  for (const [size, unit] of [[86400 * 2, 'd'], [7200, 'h'], [120, 'min'], [0, 's']]) {
+    if (seconds >= size) return `${+(seconds / { d: 86400, h: 3600, min: 60, s: 1 }[unit]).toPrecision(2)} ${unit}`;
+  }
+  return '';
+}
+
 /** Where the whole of a name is that was cut; nothing if it was not. */
 export const wholeName = (id, size) => (size ? h('a', { class: 'small', href: `/api/stream/name?key=${id}`, download: '' }, `Whole name (${bytes(size)})`) : null);
 

@@ -135,7 +135,8 @@ async def graph(asking: Asking) -> dict[str, Any]:
         taken = int(sample.taken)
         _append(series.setdefault(b"", []), Point(taken, (sample.last, sample.size, sample.length)))
         for group in sample.groups:
-            _append(series.setdefault(group.name, []), Point(taken, (group.position, group.lag, group.pending)))
+            values = (group.position, group.lag, group.pending, group.behind)
+            _append(series.setdefault(group.name, []), Point(taken, values))
     times = sorted({point.time for points in series.values() for point in points})
     live = {group.name for group in sample.groups} if sample else set()
     return {
@@ -145,7 +146,12 @@ async def graph(asking: Asking) -> dict[str, Any]:
         "written": _rates(series.get(b"", []), times),
         "bytes": _values(series.get(b"", []), times, 1)[1:],
         "groups": [
-            {"name": cut(name, SHORT), "read": _rates(points, times), "lag": _values(points, times, 1)[1:]}
+            {
+                "name": cut(name, SHORT),
+                "read": _rates(points, times),
+                "lag": _values(points, times, 1)[1:],
+                "behind": _behind(points, times)[1:],
+            }
             for name, points in sorted(series.items())
             if name in live
         ][:6],
@@ -167,6 +173,22 @@ def _values(points: list[Point], times: list[int], which: int) -> list[float | N
             known = points[at].values[which]
             at += 1
         found.append(known)
+    return found
+
+
+def _behind(points: list[Point], times: list[int]) -> list[float | None]:
+    """Seconds that a group was behind at each time. While it stands still it falls behind as time passes."""
+    found: list[float | None] = []
+    at, last = 0, None
+    for moment in times:
+        while at < len(points) and points[at].time <= moment:
+            last = points[at]
+            at += 1
+        known = last is not None and len(last.values) > 3  # an earlier version did not record it
+        if last is None or not known:
+            found.append(None)
+        else:
+            found.append(round(last.values[3] / 1000 + moment - last.time, 1) if last.values[1] else 0.0)
     return found
 
 

@@ -2,7 +2,7 @@
 import { view } from '../api.js';
 import { graph } from '../chart.js';
 import { h, render } from '../dom.js';
-import { short } from '../format.js';
+import { span, short } from '../format.js';
 
 const RANGES = [[900, '15 min'], [3600, '1 h'], [21600, '6 h'], [86400, '1 d'], [604800, '7 d'], [1209600, '14 d']];
 const EVERY = 5000;
@@ -28,14 +28,16 @@ function draw(body, key, seconds, found) {
   const shared = { from: found.from, to: found.to, times: found.times };
   const lines = [{ name: 'written', values: found.written, kind: 1 },
     ...found.groups.map((group, at) => ({ name: `read by ${group.name}`, values: group.read, kind: (at % 5) + 2 }))];
-  const lags = found.groups.map((group, at) => ({ name: group.name, values: group.lag, kind: (at % 5) + 2 }));
+  const of = (what) => found.groups.map((group, at) => ({ name: group.name, values: group[what], kind: (at % 5) + 2 }));
   render(body,
     h('div', { class: 'buttons', role: 'group', 'aria-label': 'Time' }, RANGES.map(([value, title]) =>
       h('a', { class: 'button', href: `/stream?key=${key}&tab=graph&seconds=${value}`, 'aria-current': value === seconds ? 'true' : null }, title))),
     h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Messages a second')),
       h('div', { class: 'in' }, graph({ ...shared, name: 'rates', label: 'Messages written and read a second', lines, show: short }))),
-    h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag'), h('span', { class: 'soft small' }, 'messages that a group has not read')),
-      h('div', { class: 'in' }, lags.length
-        ? graph({ ...shared, name: 'lags', label: 'Lag of each group', lines: lags, show: short })
-        : h('div', { class: 'empty' }, 'No group reads this stream.'))));
+    found.groups.length ? h('div', { class: 'cards' },
+      h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag'), h('span', { class: 'soft small' }, 'messages that a group has not read')),
+        h('div', { class: 'in' }, graph({ ...shared, name: 'lags', label: 'Lag of each group in messages', lines: of('lag'), show: short, columns: 2 }))),
+      h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Behind by'), h('span', { class: 'soft small' }, 'age of the next message of a group')),
+        h('div', { class: 'in' }, graph({ ...shared, name: 'ages', label: 'Lag of each group in time', lines: of('behind'), show: span, base: 60, columns: 2 }))))
+      : h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag')), h('div', { class: 'empty' }, 'No group reads this stream.')));
 }
