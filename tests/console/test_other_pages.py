@@ -119,6 +119,21 @@ def test_the_rest_of_a_long_list_comes_on_demand(console: ConsoleProcess, browse
     browser.sees("120 elements shown")
 
 
+def test_a_long_element_opens(console: ConsoleProcess, browser: Browser, client: redis.Redis) -> None:
+    client.hset("folded", mapping={"profile": '{"city": {"name": "' + "x" * 500 + '"}}'})
+    browser.open(f"{console.address}/key?key=folded")
+    browser.click(".fold > summary")
+    browser.sees("city", ".tree")
+
+
+def test_an_address_that_leads_nowhere_says_so(console: ConsoleProcess, browser: Browser) -> None:
+    assert [console.ask(path)[0] for path in ("/nosuch", "/api/nosuch", "/static/nosuch")] == [404] * 3
+    browser.open(f"{console.address}/nosuch")
+    browser.sees("There is no such page")
+    browser.click("nav a", "Keys")
+    browser.sees("cart:17")
+
+
 def test_a_key_gets_an_expiry_and_is_deleted(console: ConsoleProcess, browser: Browser, client: redis.Redis) -> None:
     client.set(b"gone\xff", "x")
     browser.open(f"{console.address}/key?key=gone%FF")

@@ -72,6 +72,32 @@ def test_json_opens_as_a_tree(console: ConsoleProcess, browser: Browser, client:
     browser.until(lambda: not browser.find_all(".tree"))
 
 
+def test_a_schema_makes_columns_of_its_fields(console: ConsoleProcess, browser: Browser, client: redis.Redis) -> None:
+    client.execute_command("TSCHEMA", "SET", "columns", "id int, `<b>` string, more struct<a int>")
+    for entry in ('{"id": 7, "<b>": "tea", "more": {"a": 1}}', '{"id": 8}', "no JSON"):
+        client.execute_command("TWRITE", "columns", "t", entry)
+    _open(browser, console, "columns", "messages")
+    browser.sees("no JSON", "tbody")
+    assert browser.texts("th")[3:-1] == ["id", "<b>", "more"]
+    assert browser.texts("td.field") == ["8", "\u2013", "\u2013", "7", "tea", '{"a":1}']
+    browser.click("button[aria-label='Message 1']")
+    browser.sees('"tea"', ".tree")
+    Select(browser.find("select[aria-label='Show entries as']")).select_by_visible_text("JSON")
+    browser.until(lambda: browser.texts("th")[3:-1] == ["Entry"])
+    browser.driver.refresh()
+    browser.sees("no JSON", "tbody")
+    assert browser.texts("th")[3:-1] == ["Entry"], "the choice is remembered"
+
+
+def test_the_graph_shows_the_lag_of_groups_in_messages_and_in_time(console: ConsoleProcess, browser: Browser) -> None:
+    _open(browser, console, "clicks", "graph")
+    browser.until(
+        lambda: [text.split("\n")[0] for text in browser.texts("h2")] == ["Messages a second", "Lag", "Behind by"]
+    )
+    group = next(each for each in console.view("graph?key=clicks")["groups"] if each["name"] == "billing")
+    assert len(group["lag"]) == len(group["behind"])
+
+
 def test_a_message_of_12_megabytes_is_shown_in_part_and_can_be_downloaded(
     console: ConsoleProcess, browser: Browser, client: redis.Redis
 ) -> None:

@@ -90,6 +90,8 @@ def test_a_phone_shows_the_list_without_scrolling_sideways(console: ConsoleProce
         browser.open(console.address + page)
         browser.sees("alerts" if page == "/streams" else "Furthest behind")
         assert browser.script("return document.documentElement.scrollWidth") <= PHONE[0]
+        wider = "return [...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth)"
+        assert browser.script(wider) == [], "a column is cut"
 
 
 def test_a_page_goes_on_where_it_was_when_its_address_is_opened_again(

@@ -118,6 +118,12 @@ class App:
     async def page(self, request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
+    async def missing(self, request: Request, error: Exception) -> Response:
+        """People that follow an old link get a page that says so; its scripts know the addresses."""
+        if request.method == "GET" and not request.url.path.startswith(("/api/", "/static/")):
+            return FileResponse(STATIC / "index.html", 404)
+        return _Answer({"error": "There is no such address."}, 404)
+
     async def session(self, request: Request) -> Response:
         return _Answer(self._about(self._session(request)))
 
@@ -282,4 +288,7 @@ def _answered(handler: Handler) -> Handler:
 
 def create_app(app: App) -> Starlette:
     options = app.console.options
-    return Starlette(routes=app.routes(), middleware=[Middleware(Guard, hosts=options.hosts)], lifespan=app.lifespan)
+    return Starlette(
+        routes=app.routes(), middleware=[Middleware(Guard, hosts=options.hosts)], lifespan=app.lifespan,
+        exception_handlers={404: app.missing},
+    )  # fmt: skip

@@ -11,6 +11,8 @@ Problem
 
 from __future__ import annotations
 
+import re
+
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 
@@ -57,5 +59,16 @@ def problem_of(error: Exception, command: object = "") -> Problem:
             return Missing("There is no such key.")
         return Wrong(f"The server refuses {name}: {text}" if name else f"The server refuses: {text}")
     if isinstance(error, RedisError | OSError | TimeoutError):
-        return Away(f"The server does not answer: {text}")
+        return Away(f"The server does not answer: {_cause(text)}")
     raise error
+
+
+def _cause(text: str) -> str:
+    """Why a command could not be sent, without its name: readers of a page asked for no INFO.
+
+    >>> _cause("INFO was not sent: Error 111 connecting to 127.0.0.1:6379. Connection refused.")
+    'connection refused.'
+    """
+    found = re.fullmatch(r"[A-Z ]+ was not sent: (?:Error -?\d+ connecting to \S+\. )?(.+)", text, re.DOTALL)
+    why = f"{found[1][:1].lower()}{found[1][1:]}" if found else text
+    return why if why.endswith(".") else f"{why}."

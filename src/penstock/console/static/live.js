@@ -1,5 +1,5 @@
 // Views that stay true: server-sent events, with a banner while the server or the console is away.
-import { query } from './api.js';
+import { query, view } from './api.js';
 
 let away = () => {};
 let loggedOut = () => {};
@@ -59,6 +59,22 @@ export function follow(path, params, handlers) {
   };
   connect();
   return stop;
+}
+
+/** A view once. While the server or the console is away it is asked again, until the page is `over`. */
+export async function once(name, params, over = () => false) {
+  for (;;) {
+    try {
+      const found = await view(name, params);
+      away(null);
+      return found;
+    } catch (problem) {
+      if (problem.status === 401) loggedOut();
+      if (over() || (problem.status !== 503 && problem.status !== 0)) throw problem;
+      away(problem.message);
+    }
+    await new Promise((resolve) => { setTimeout(resolve, 1500); });
+  }
 }
 
 export const live = (name, params, news, wrong) => follow(`live/${name}`, params, { news, wrong });

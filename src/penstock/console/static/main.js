@@ -3,7 +3,7 @@ import { logIn, resume } from './api.js';
 import { keepTimes } from './format.js';
 import { start as startKeyboard } from './keyboard.js';
 import { onState } from './live.js';
-import { login } from './login.js';
+import { login, wait } from './login.js';
 import clients from './pages/clients.js';
 import keyPage from './pages/key.js';
 import keys from './pages/keys.js';
@@ -42,6 +42,11 @@ async function enter() {
       if (sessionStorage.getItem('left')) throw unknown;
       await logIn('', '');
     } catch (refused) {
+      if (refused.status === 503 || refused.status === 0) {
+        wait(refused.message);
+        setTimeout(enter, 1500);
+        return;
+      }
       login(begin, refused.status === 401 ? '' : refused.message);
       return;
     }

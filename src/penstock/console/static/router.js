@@ -1,8 +1,15 @@
 // Which page an address shows. Links are ordinary links; a click changes the page without loading it again.
 import { h, render } from './dom.js';
 import { query } from './api.js';
+import { shortcuts } from './shell.js';
 
 const pages = new Map();
+const missing = {
+  open(root, place) {
+    place.title('No such page');
+    render(root, h('h1', {}, 'There is no such page'), h('p', {}, h('a', { href: '/' }, 'Overview')));
+  },
+};
 let leave = () => {};
 
 export function page(path, module) {
@@ -30,7 +37,7 @@ function parameters() {
 
 export function open() {
   leave();
-  const module = pages.get(location.pathname) || pages.get('/');
+  const module = pages.get(location.pathname) || missing;
   const main = document.getElementById('main');
   const stops = [];
   const place = {
@@ -50,7 +57,8 @@ export function open() {
   document.dispatchEvent(new CustomEvent('page', { detail: module }));
   if (main.dataset.page !== location.pathname) {
     main.dataset.page = location.pathname;
-    render(main, h('div', { class: 'page' }));
+    const title = shortcuts.find(([path]) => path === location.pathname)?.[1];
+    render(main, h('div', { class: 'page' }, title ? h('h1', {}, title) : null, h('p', { class: 'soft wait' }, 'Reading …')));
     main.scrollTo?.(0, 0);
     window.scrollTo(0, 0);
   }

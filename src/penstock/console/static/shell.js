@@ -6,10 +6,12 @@ const PAGES = [['/', 'Overview', 'o'], ['/streams', 'Streams', 's'], ['/pipeline
   ['/clients', 'Clients and locks', 'c'], ['/keys', 'Keys', 'k'], ['/nodes', 'Nodes', 'n']];
 const ABOVE = { '/stream': '/streams', '/key': '/keys' };
 let away = null;
+let seen = null; // when the server last answered
 
 export const shortcuts = PAGES;
 
 export function setAway(text) {
+  if (!text) seen = new Date();
   if (away === text) return;
   away = text;
   draw();
@@ -17,7 +19,8 @@ export function setAway(text) {
 
 export function draw() {
   const here = ABOVE[location.pathname] || location.pathname;
-  render(document.getElementById('app'), h('div', { class: 'frame' },
+  const figures = seen ? ` What you see is from ${seen.toLocaleTimeString('en-GB')}.` : '';
+  render(document.getElementById('app'), h('div', { class: away ? 'frame is-away' : 'frame' },
     h('aside', { class: 'side' },
       h('a', { class: 'brand', href: '/' }, h('img', { src: '/static/icon.svg', alt: '' }), 'Penstock'),
       h('nav', { 'aria-label': 'Pages' }, PAGES.map(([path, title]) =>
@@ -28,9 +31,9 @@ export function draw() {
           h('span', { class: 'mono' }, session.server), h('span', { class: 'hidden' }, away ? 'does not answer' : 'answers')),
         h('div', { class: 'who' }, h('span', { class: 'soft' }, 'User '), session.user, ' ',
           h('button', { class: 'plain', onclick: leave }, 'Log out')),
-        h('button', { class: 'plain', onclick: toggleTheme, title: 'Light or dark (t)' }, 'Theme'))),
+        h('button', { class: 'plain', onclick: toggleTheme, title: 'Light or dark (t)' }, isDark() ? 'Light' : 'Dark', h('span', { class: 'phone-off' }, ' theme')))),
     h('div', {},
-      h('div', { class: 'away', role: 'alert', hidden: !away }, away ? `${away} This page goes on by itself when it is back.` : ''),
+      h('div', { class: 'away', role: 'alert', hidden: !away }, away ? `${away} Trying again.${figures}` : ''),
       h('main', { id: 'main', tabindex: '-1', 'data-own': '' }))));
 }
 
@@ -40,9 +43,17 @@ async function leave() {
   location.assign('/login');
 }
 
+const system = matchMedia('(prefers-color-scheme: dark)');
+system.addEventListener('change', () => document.getElementById('main')?.dataset.page && draw());
+
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === 'dark' : system.matches;
+}
+
 export function toggleTheme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  root.dataset.theme = dark ? 'light' : 'dark';
-  localStorage.setItem('theme', root.dataset.theme);
+  const theme = isDark() ? 'light' : 'dark';
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem('theme', theme);
+  draw();
 }

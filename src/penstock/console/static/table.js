@@ -1,6 +1,9 @@
 // Tables: columns say how a row is shown; headings sort.
 import { h } from './dom.js';
 
+/** A column that phones leave out. */
+export const LESS = { class: 'phone-off', headClass: 'phone-off' };
+
 /**
  * columns: [{name, title, num, sort, show(row), class}]; sort: {by, order, set(by, order)}.
  * Rows are told apart by `keyOf`, so that a row keeps its place on the screen and its focus.

@@ -17,7 +17,13 @@ export function parsed(entry) {
 /** One or two lines of it, for a list. */
 export function glance(entry) {
   const text = entry.text === undefined ? `base64 ${entry.base64}` : entry.text;
-  return h('p', { class: 'payload' }, text.slice(0, 400), text.length > 400 || entry.cut ? '…' : '');
+  return h('span', { class: 'payload' }, text.slice(0, 400), text.length > 400 || entry.cut ? '…' : '');
+}
+
+/** The same, and it opens if there may be more to see. */
+export function fold(entry) {
+  if (entry.text !== undefined && entry.text.length <= 60 && !entry.text.includes('\n') && parsed(entry) === undefined) return glance(entry);
+  return h('details', { class: 'fold' }, h('summary', {}, glance(entry)), whole(entry));
 }
 
 /** All of it that came. */

@@ -11,13 +11,17 @@ from typing import Any
 
 from penstock.console.asking import Asking
 from penstock.console.errors import Missing
-from penstock.console.login import Login
-from penstock.console.shown import WHOLE, cut, payload
+from penstock.console.login import Login, quietly
+from penstock.console.shown import NAME, WHOLE, cut, payload
+from penstock.schema.fields import InvalidSchema
+from penstock.schema.parser import parse
 
 SHOWN = 50
 PIECE_BYTES = 1 << 20
 READ_BYTES = 4 << 20
 READ_MESSAGES = 20_000
+MOST_FIELDS = 12
+"""Columns of a table of messages; the others are seen when a message is opened."""
 
 Read = Callable[[int, int], Awaitable[list[Any]]]
 
@@ -53,9 +57,23 @@ async def messages(asking: Asking) -> dict[str, Any]:
         "first": first,
         "last": last,
         "rows": [shown(asking, message) for message in found],
+        "fields": await _fields(login, key),
         "newer": newer,
         "older": older,
     }
+
+
+async def _fields(login: Login, key: bytes) -> list[str]:
+    """The names of the stream's schema, which are the columns of its messages; none without a schema."""
+    schema = await quietly(login.call("TSCHEMA", "GET", key))
+    if not schema:
+        return []
+    try:
+        return [
+            field.name for field in parse(schema[b"fields"].decode()).fields[:MOST_FIELDS] if len(field.name) <= NAME
+        ]
+    except (InvalidSchema, UnicodeDecodeError):
+        return []  # of a later version
 
 
 async def _forward(read: Read, start: int, last: int, piece: int, tag: bytes | None) -> tuple[list[Any], int]:

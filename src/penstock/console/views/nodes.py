@@ -19,6 +19,7 @@ async def nodes(asking: Asking) -> dict[str, Any]:
         "place": asking.console.options.place,
         "role": info.get("role", ""),
         "offset": offset,
+        "shard": _shard(info) if info.get("shard") else None,
         "leader": _leader(info) if info.get("role") == "slave" else None,
         "replicas": [
             _replica(parse_pairs(value, ","), offset)
@@ -43,6 +44,16 @@ async def nodes(asking: Asking) -> dict[str, Any]:
             "held": number(info, "stream_memory_held"),
             "limit": number(info, "stream_memory_limit"),
         },
+    }
+
+
+def _shard(info: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": info["shard"],
+        "node": info.get("node", ""),
+        "epoch": number(info, "epoch"),
+        "lease": number(info, "lease_ms_left") / 1000,
+        "in_sync": [member for member in info.get("in_sync", "").split(",") if member],
     }
 
 

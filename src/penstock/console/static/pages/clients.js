@@ -2,9 +2,9 @@
 import { act } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, render } from '../dom.js';
-import { ago, bytes, count, duration, plural } from '../format.js';
+import { ago, bytes, count, duration, milliseconds, plural, seconds } from '../format.js';
 import { live } from '../live.js';
-import { table } from '../table.js';
+import { LESS, table } from '../table.js';
 
 export default {
   open(root, place) {
@@ -53,22 +53,22 @@ const LOCKS = [
 ];
 
 const CLIENTS = [
-  { title: 'Id', num: true, show: (row) => row.id },
+  { title: 'Id', num: true, ...LESS, show: (row) => row.id },
   { title: 'Name', class: 'name', show: (row) => row.name || h('span', { class: 'zero' }, row.library || '–') },
-  { title: 'Address', show: (row) => h('span', { class: 'mono' }, row.address) },
-  { title: 'User', show: (row) => row.user },
+  { title: 'Address', ...LESS, show: (row) => h('span', { class: 'mono' }, row.address) },
+  { title: 'User', ...LESS, show: (row) => row.user },
   { title: 'Last command', show: (row) => [row.command, row.waits ? h('span', { class: 'tag warn' }, 'waits') : null] },
-  { title: 'Idle', num: true, show: (row) => duration(row.idle) },
-  { title: 'Connected', num: true, show: (row) => duration(row.age) },
-  { title: 'Memory', num: true, show: (row) => bytes(row.memory) },
+  { title: 'Idle', num: true, show: (row) => seconds(row.idle) },
+  { title: 'Connected', num: true, ...LESS, show: (row) => seconds(row.age) },
+  { title: 'Memory', num: true, ...LESS, show: (row) => bytes(row.memory) },
   { title: '', show: (row) => h('button', { class: 'plain', onclick: () => end(row) }, 'End', h('span', { class: 'hidden' }, ` client ${row.id}`)) },
 ];
 
 const SLOW = [
   { title: 'When', show: (row) => ago(row.time) },
-  { title: 'Took', num: true, show: (row) => `${count(row.ms)} ms` },
+  { title: 'Took', num: true, show: (row) => milliseconds(row.ms) },
   { title: 'Command', class: 'wide mono', show: (row) => row.command },
-  { title: 'Client', show: (row) => row.client },
+  { title: 'Client', ...LESS, show: (row) => row.client },
 ];
 
 function lazy(found) {

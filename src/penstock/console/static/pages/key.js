@@ -1,11 +1,12 @@
 // One key: what it is, and a part of its value.
-import { act, view } from '../api.js';
+import { act } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, render } from '../dom.js';
-import { ago, bytes, count, plural, wholeName } from '../format.js';
+import { ago, bytes, count, plural, typeName, wholeName } from '../format.js';
+import { once } from '../live.js';
 import { go } from '../router.js';
 import { table } from '../table.js';
-import { glance, whole } from '../tree.js';
+import { fold, whole } from '../tree.js';
 
 const NAMES = { hash: 'Field', list: 'Index', zset: 'Score', stream: 'Id' };
 
@@ -18,24 +19,24 @@ export default {
     place.until(() => { over = true; });
     async function load(from = '') {
       try {
-        const news = await view('key', { key, from });
+        const news = await once('key', { key, from }, () => over);
         if (over) return;
         rows = from ? [...rows, ...news.rows] : news.rows || [];
         found = news;
         place.title(found.name);
         draw(root, found, rows, load);
       } catch (error) {
-        render(root, h('h1', {}, 'Key'), h('div', { class: 'card empty' }, h('strong', {}, error.message), h('a', { href: '/keys' }, 'All keys')));
+        if (!over) render(root, h('h1', {}, 'Key'), h('div', { class: 'card empty' }, h('strong', {}, error.message), h('a', { href: '/keys' }, 'All keys')));
       }
     }
-    render(root, h('h1', {}, 'Key'), h('p', { class: 'soft' }, 'Reading …'));
+    render(root, h('h1', {}, 'Key'), h('p', { class: 'soft wait' }, 'Reading …'));
     load();
   },
 };
 
 function draw(root, found, rows, load) {
   const items = [
-    ['Type', found.type === 'tstream' ? 'stream' : found.type, found.encoding || ''],
+    ['Type', typeName(found.type), found.encoding || ''],
     ['Size in memory', bytes(found.bytes), ''],
     ['Length', found.length === undefined ? '–' : count(found.length), found.type === 'string' ? 'bytes' : 'elements'],
     ['Expires', found.expires ? ago(found.expires) : 'never', ''],
@@ -52,7 +53,7 @@ function draw(root, found, rows, load) {
         label: 'Elements', rows, keyOf: (row) => `${rows.indexOf(row)}`, dense: true, empty: 'There are none.',
         columns: [
           ...(NAMES[found.type] ? [{ title: NAMES[found.type], class: 'name', show: (row) => row.name }] : []),
-          { title: 'Value', class: 'wide', show: (row) => glance(row.value) },
+          { title: 'Value', class: 'wide', show: (row) => fold(row.value) },
           { title: 'Size', num: true, show: (row) => bytes(row.value.size) },
         ],
       })) : null,

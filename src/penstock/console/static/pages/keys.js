@@ -1,10 +1,10 @@
 // Keys by pattern and type.
-import { view } from '../api.js';
 import { h, render } from '../dom.js';
-import { ago, bytes, count } from '../format.js';
+import { ago, bytes, count, typeName } from '../format.js';
+import { once } from '../live.js';
 import { table } from '../table.js';
 
-const TYPES = [['', 'All types'], ['string', 'string'], ['hash', 'hash'], ['list', 'list'], ['set', 'set'], ['zset', 'sorted set'], ['tstream', 'stream'], ['stream', 'Redis stream']];
+const TYPES = ['string', 'hash', 'list', 'set', 'zset', 'tstream', 'stream'];
 
 export default {
   open(root, place) {
@@ -18,7 +18,8 @@ export default {
       state.busy = true;
       redraw();
       try {
-        const found = await view('keys', { pattern, type, cursor: state.cursor || '' });
+        const found = await once('keys', { pattern, type, cursor: state.cursor || '' }, () => over);
+        if (over) return;
         const known = new Set(state.rows.map((row) => row.key));
         state.rows.push(...found.rows.filter((row) => !known.has(row.key)));
         state.cursor = found.cursor;
@@ -47,9 +48,9 @@ function draw(root, place, { pattern, type }, state, more) {
     h('div', { class: 'tools' },
       h('input', { type: 'search', placeholder: 'Pattern, such as user:*  ( / )', 'aria-label': 'Pattern', value: pattern, oninput: (event) => typed(place, event.target.value) }),
       h('select', { 'aria-label': 'Type', onchange: (event) => place.set({ type: event.target.value }) },
-        TYPES.map(([value, title]) => h('option', { value, selected: value === type }, title)))),
+        h('option', { value: '' }, 'All types'), TYPES.map((value) => h('option', { value, selected: value === type }, typeName(value))))),
     state.error ? h('p', { class: 'wrong', role: 'alert' }, state.error) : null,
-    h('section', { class: 'card' }, state.looked ? table({
+    state.error && !state.rows.length ? null : h('section', { class: 'card' }, state.looked ? table({
       label: 'Keys', rows: state.rows, keyOf: (row) => row.key, columns: COLUMNS, dense: true,
       empty: state.cursor ? 'None among those that were looked at.' : pattern || type ? h('strong', {}, 'No key is like that.') : h('strong', {}, 'The database is empty.'),
     }) : h('div', { class: 'empty' }, 'Reading …')),
@@ -58,7 +59,7 @@ function draw(root, place, { pattern, type }, state, more) {
 
 const COLUMNS = [
   { title: 'Key', class: 'name', show: (row) => h('a', { href: `${row.type === 'tstream' ? '/stream' : '/key'}?key=${row.key}` }, row.name || '(empty name)') },
-  { title: 'Type', show: (row) => (row.type === 'tstream' ? 'stream' : row.type ?? '–') },
+  { title: 'Type', show: (row) => typeName(row.type) },
   { title: 'Size', num: true, show: (row) => bytes(row.bytes) },
   { title: 'Expires', num: true, show: (row) => (row.expires ? ago(row.expires) : h('span', { class: 'zero' }, 'never')) },
 ];

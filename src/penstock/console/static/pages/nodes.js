@@ -14,12 +14,14 @@ export default {
 const state = (good, yes, no) => h('span', { class: good ? 'tag good' : 'tag bad' }, good ? yes : no);
 const pairs = (rows) => h('dl', { class: 'pairs' }, rows.map(([title, value]) => [h('dt', {}, title), h('dd', {}, value)]));
 
-function draw(root, { place, role, offset, leader, replicas, disk, history }) {
+function draw(root, { place, role, offset, shard, leader, replicas, disk, history }) {
   render(root,
     h('div', { class: 'top' }, h('h1', {}, 'Nodes'), h('p', { class: 'soft' }, `${place} is a ${role === 'slave' ? 'replica' : 'leader'}`)),
+    shard ? h('section', { class: 'card' }, h('header', {}, h('h2', {}, `Shard ${shard.name}`), h('span', { class: 'soft small' }, `epoch ${count(shard.epoch)}`)), h('div', { class: 'in' },
+      pairs([['This node', shard.node], ['May write for', role === 'slave' ? '–' : duration(shard.lease)], ['In sync', shard.in_sync.join(', ') || '–']]))) : null,
     leader ? h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Leader'), state(leader.up, 'connected', 'lost')), h('div', { class: 'in' },
       pairs([['Address', leader.address], ['Last heard', `${duration(leader.silent)} ago`], ['Copies everything now', leader.syncing ? 'yes' : 'no']]))) : null,
-    h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Replicas'), h('span', { class: 'soft small' }, `feed at ${count(offset)}`)),
+    h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Replicas'), h('span', { class: 'soft small' }, `log at ${bytes(offset)}`)),
       table({
         label: 'Replicas', rows: replicas, keyOf: (row) => row.address,
         empty: [h('strong', {}, 'No replica follows this server.'), 'One more server makes a copy that survives this machine:', h('pre', {}, `penstock serve --port 7000 --replicaof ${place.replace(':', ' ')}`)],

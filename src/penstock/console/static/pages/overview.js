@@ -4,7 +4,7 @@ import { graph } from '../chart.js';
 import { h, render } from '../dom.js';
 import { ago, behind, bytes, count, duration, plural, rate, short } from '../format.js';
 import { live } from '../live.js';
-import { table } from '../table.js';
+import { LESS, table } from '../table.js';
 
 export default {
   open(root, place) {
@@ -39,7 +39,7 @@ function draw(root, { server, keys, streams, alerts, graph: points, actions, rec
         empty: 'Nothing was changed through this console yet.',
         columns: [
           { title: 'When', show: (row) => ago(row.time) },
-          { title: 'User', show: (row) => row.user, class: 'name' },
+          { title: 'User', show: (row) => row.user, class: 'name phone-off', headClass: 'phone-off' },
           { title: 'Action', show: (row) => row.action },
           { title: 'On', show: (row) => row.target, class: 'wide' },
           { title: 'Outcome', show: (row) => row.outcome, class: 'wide' },
@@ -75,7 +75,7 @@ function section(title, link, label, rows, by, empty) {
       label, rows, keyOf: (row) => row.key, dense: true, empty,
       columns: [
         { title: 'Stream', class: 'name', show: (row) => h('a', { href: `/stream?key=${row.key}` }, row.name) },
-        { title: 'Messages', num: true, show: (row) => count(row.length) },
+        { title: 'Messages', num: true, ...LESS, show: (row) => count(row.length) },
         ...(by === 'lag' ? [{ title: 'Lag', num: true, show: (row) => count(row.lag) }, { title: 'Behind by', num: true, show: (row) => behind(row) }] : [{ title: 'Written/s', num: true, show: (row) => rate(row.rate) }]),
       ],
     }));

@@ -29,7 +29,7 @@ function draw(root, { rows, more }) {
           { title: 'State', show: (row) => h('span', { class: row.state === 'FAILED' ? 'tag bad' : 'tag' }, String(row.state).toLowerCase()) },
           { title: 'Rows', num: true, show: (row) => count(row.rows) },
           { title: 'Rows/s', num: true, show: (row) => rate(row.rate) },
-          { title: 'Behind by', num: true, show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
+          { title: 'Lag', num: true, show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
         ],
       })))
       : h('div', { class: 'card empty' }, h('strong', {}, 'No pipeline has run on this server in the last week.'),

@@ -25,7 +25,7 @@ export default {
       place.title(news.name);
       render(root, head(news), tabs(key, tab, news, isLetters), body);
     };
-    render(root, h('h1', {}, 'Stream'), h('p', { class: 'soft' }, 'Reading …'));
+    render(root, h('h1', {}, 'Stream'), h('p', { class: 'soft wait' }, 'Reading …'));
     view('stream-kind', { key }).then((found) => {
       isLetters ||= found.letters;
       redraw();
@@ -57,7 +57,7 @@ function head(news) {
   const items = [
     ['Messages', count(news.length), news.length ? `${count(news.first)} – ${count(news.last)}` : 'none'],
     ['Written', `${rate(news.rate)}/s`, news.delayed ? `${count(news.delayed)} delayed` : 'messages'],
-    ['Size', bytes(news.bytes + news.history.bytes), news.history.bytes ? `${bytes(news.history.bytes)} in files` : `${bytes(news.raw)} raw`],
+    ['Size', bytes(news.bytes + news.history.bytes), news.history.bytes ? `${bytes(news.history.bytes)} in files` : `${bytes(news.raw)} uncompressed`],
     ['Lag', news.groups.length ? count(lag) : '–', news.groups.length ? (lag ? `${duration(late / 1000)} behind, ${groups}` : groups) : 'no groups'],
   ];
   return [

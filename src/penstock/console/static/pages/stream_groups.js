@@ -3,7 +3,7 @@ import { act, view } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, render } from '../dom.js';
 import { ago, behind, count, duration, plural, rate, wholeName } from '../format.js';
-import { table } from '../table.js';
+import { LESS, table } from '../table.js';
 
 export default {
   open(body, place, key) {
@@ -34,14 +34,14 @@ function draw(body, key, news) {
 
 const COLUMNS = (key) => [
   { title: 'Group', class: 'name', show: (row) => [row.name, ' ', wholeName(row.id, row.name_size)] },
-  { title: 'Position', num: true, show: (row) => count(row.position) },
+  { title: 'Position', num: true, ...LESS, show: (row) => count(row.position) },
   { title: 'Lag', num: true, show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
   { title: 'Behind by', num: true, show: (row) => behind(row) },
-  { title: 'Read/s', num: true, show: (row) => rate(row.rate) },
-  { title: 'Pending', num: true, show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
-  { title: 'Attempts', num: true, show: (row) => (row.attempts ? `up to ${count(row.attempts)}` : '–') },
-  { title: 'Oldest pending', num: true, show: (row) => (row.oldest ? ago(row.oldest) : '–') },
-  { title: 'Lost', num: true, show: (row) => h('span', { class: row.lost ? 'behind' : 'zero' }, count(row.lost)) },
+  { title: 'Read/s', num: true, ...LESS, show: (row) => rate(row.rate) },
+  { title: 'Pending', num: true, ...LESS, show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
+  { title: 'Attempts', num: true, ...LESS, show: (row) => (row.attempts ? `up to ${count(row.attempts)}` : '–') },
+  { title: 'Oldest pending', num: true, ...LESS, show: (row) => (row.oldest ? ago(row.oldest) : '–') },
+  { title: 'Lost', num: true, ...LESS, show: (row) => h('span', { class: row.lost ? 'behind' : 'zero' }, count(row.lost)) },
   { title: '', show: (row) => h('div', { class: 'buttons' },
     h('button', { class: 'plain', onclick: () => move(key, row) }, 'Move', h('span', { class: 'hidden' }, ` ${row.name}`)),
     h('button', { class: 'plain', onclick: () => remove(key, row) }, 'Delete', h('span', { class: 'hidden' }, ` ${row.name}`))) },

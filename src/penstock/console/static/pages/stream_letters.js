@@ -1,21 +1,24 @@
 // Dead letters: where they came from, why, and putting them back.
-import { act, view } from '../api.js';
+import { act } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, render } from '../dom.js';
 import { ago, count, plural } from '../format.js';
+import { once } from '../live.js';
 import { table } from '../table.js';
-import { glance } from '../tree.js';
+import { fold } from '../tree.js';
 
 export default {
   open(body, place, key) {
     let params = {};
     let seen = null;
+    let over = false;
     const load = async (change) => {
       if (change) params = change;
       try {
-        draw(await view('letters', { key, ...params }));
+        const found = await once('letters', { key, ...params }, () => over);
+        if (!over) draw(found);
       } catch (error) {
-        render(body, h('p', { class: 'wrong' }, error.message));
+        if (!over) render(body, h('p', { class: 'wrong' }, error.message));
       }
     };
     const draw = (found) => render(body,
@@ -31,6 +34,7 @@ export default {
         h('button', { disabled: found.newer === null, onclick: () => load({ from: found.newer }) }, 'Newer')));
     load();
     return {
+      stop: () => { over = true; },
       update: (news) => {
         const now = `${news.last} ${news.groups.map((group) => group.position)}`;
         if (seen !== null && seen !== now) load();
@@ -45,7 +49,7 @@ const COLUMNS = (key, load) => [
   { title: 'When', show: (row) => ago(row.time) },
   { title: 'From', class: 'name', show: (row) => (row.stream ? [h('a', { href: `/stream?key=${row.stream.key}&tab=messages${row.at ? `&from=${row.at}` : ''}` }, row.stream.name), row.at ? ` ${count(row.at)}` : ''] : '–') },
   { title: 'Why', class: 'wide', show: (row) => (row.wrong ? h('span', { class: 'soft' }, `Not a letter: ${row.wrong}`) : [row.why, h('div', { class: 'soft small' }, [row.group, row.attempts ? plural(row.attempts, 'attempt') : null].filter(Boolean).join(', '))]) },
-  { title: 'Entry', class: 'wide', show: (row) => glance(row.entry) },
+  { title: 'Entry', class: 'wide', show: (row) => fold(row.entry) },
   { title: '', show: (row) => (row.wrong ? null : row.back ? h('span', { class: 'tag good' }, 'put back')
     : h('button', { class: 'plain', onclick: () => one(key, row, load) }, 'Put back', h('span', { class: 'hidden' }, ` letter ${row.offset}`))) },
 ];

@@ -1,9 +1,9 @@
 // Messages: newest first, by offset, time or tag; a live tail; a form to write one.
-import { act, query, session, view } from '../api.js';
+import { act, query, session } from '../api.js';
 import { confirm } from '../dialog.js';
 import { h, render } from '../dom.js';
 import { absolute, ago, bytes, count } from '../format.js';
-import { follow } from '../live.js';
+import { follow, once } from '../live.js';
 import { glance, parsed, whole } from '../tree.js';
 
 const TAILED = 200;
@@ -11,26 +11,32 @@ const TAILED = 200;
 export default {
   open(body, place, key) {
     const state = { key, rows: null, newer: null, older: null, first: 0, last: 0, by: place.params.by || 'offset',
-      from: place.params.from || '', tag: place.params.tag || '', open: new Map(), tailing: null, passed: 0, error: '' };
-    const redraw = () => draw(body, place, state, { load, toggle, tail });
+      from: place.params.from || '', tag: place.params.tag || '', open: new Map(), tailing: null, passed: 0, error: '', fields: [],
+      isTable: localStorage.getItem('messages') !== 'entries', over: false };
+    const redraw = () => draw(body, place, state, { load, toggle, tail, choose });
+    function choose(isTable) {
+      state.isTable = isTable;
+      localStorage.setItem('messages', isTable ? 'table' : 'entries');
+      redraw();
+    }
 
     async function load(params = {}) {
       stop();
       state.error = '';
       try {
-        Object.assign(state, await view('messages', { key, tag: state.tag, ...params }));
+        Object.assign(state, await once('messages', { key, tag: state.tag, ...params }, () => state.over));
       } catch (error) {
         state.error = error.message;
         state.rows ||= [];
       }
-      redraw();
+      if (!state.over) redraw();
     }
     async function toggle(row) {
       if (state.open.has(row.offset)) state.open.delete(row.offset);
       else {
         state.open.set(row.offset, row.entry);
         if (row.entry.cut) {
-          view('message', { key, offset: row.offset }).then((found) => {
+          once('message', { key, offset: row.offset }, () => state.over).then((found) => {
             if (state.open.has(row.offset)) state.open.set(row.offset, found.entry);
             redraw();
           }).catch((error) => { state.error = error.message; redraw(); });
@@ -64,11 +70,11 @@ export default {
       state.tailing = null;
     }
     load(state.from && state.by === 'time' ? { time: Date.parse(state.from) } : state.from ? { from: state.from } : {});
-    return { stop };
+    return { stop: () => { state.over = true; stop(); } };
   },
 };
 
-function draw(body, place, state, { load, toggle, tail }) {
+function draw(body, place, state, { load, toggle, tail, choose }) {
   const search = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -80,10 +86,12 @@ function draw(body, place, state, { load, toggle, tail }) {
         h('select', { name: 'by', 'aria-label': 'Look up by' },
           h('option', { value: 'offset', selected: state.by !== 'time' }, 'From offset'),
           h('option', { value: 'time', selected: state.by === 'time' }, 'From time')),
-        h('input', { name: 'from', value: state.from, placeholder: state.by === 'time' ? '2026-05-01 12:30' : 'newest', 'aria-label': 'Offset or time', size: 16 }),
-        h('input', { name: 'tag', value: state.tag, placeholder: 'any tag', 'aria-label': 'Tag', size: 12 }),
+        h('input', { name: 'from', value: state.from, placeholder: state.by === 'time' ? '2026-05-01 12:30' : 'newest', 'aria-label': 'Offset or time', size: 14 }),
+        h('input', { name: 'tag', value: state.tag, placeholder: 'any tag', 'aria-label': 'Tag', size: 10 }),
         h('button', {}, 'Look up')),
       h('div', { class: 'buttons' },
+        state.fields.length ? h('select', { 'aria-label': 'Show entries as', onchange: (event) => choose(event.target.value === 'table') },
+          h('option', { value: 'table', selected: state.isTable }, 'Table'), h('option', { value: 'entries', selected: !state.isTable }, 'JSON')) : null,
         h('button', { onclick: tail, 'aria-pressed': state.tailing ? 'true' : 'false', class: state.tailing ? 'main' : null }, state.tailing ? 'Stop following' : 'Follow'),
         h('button', { onclick: () => download(state) }, 'Download'),
         h('button', { onclick: () => write(state, load) }, 'Write a message'))),
@@ -105,9 +113,24 @@ function list(state, toggle) {
       : state.tag && state.older !== null ? [h('strong', {}, 'None among those that were looked at.'), '“Older” looks further.'] : h('strong', {}, 'There are no messages here.'));
   }
   return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Messages' }, h('table', { class: 'messages' },
-    h('thead', {}, h('tr', {}, h('th', { class: 'num', scope: 'col' }, 'Offset'), h('th', { scope: 'col' }, 'Written'),
-      h('th', { scope: 'col' }, 'Tag'), h('th', { scope: 'col' }, 'Entry'), h('th', { class: 'num phone-off', scope: 'col' }, 'Size'))),
+    h('thead', {}, h('tr', {}, h('th', { class: 'num', scope: 'col' }, 'Offset'), h('th', { class: 'phone-off', scope: 'col' }, 'Written'),
+      h('th', { scope: 'col' }, 'Tag'), columns(state).map((name) => h('th', { scope: 'col' }, name)), h('th', { class: 'num phone-off', scope: 'col' }, 'Size'))),
     h('tbody', {}, state.rows.map((row) => line(state, row, toggle)))));
+}
+
+/** The fields of the schema are columns, if there is one. */
+const columns = (state) => (state.isTable && state.fields.length ? state.fields : ['Entry']);
+
+function cells(state, row) {
+  const value = state.isTable && state.fields.length ? parsed(row.entry) : undefined;
+  if (value === undefined || Array.isArray(value)) return h('td', { class: 'wide', colspan: columns(state).length }, glance(row.entry));
+  return state.fields.map((name) => h('td', { class: 'field' }, field(Object.hasOwn(value, name) ? value[name] : undefined)));
+}
+
+function field(value) {
+  if (value === undefined || value === null) return h('span', { class: 'zero' }, value === null ? 'null' : '–');
+  const text = typeof value === 'string' ? value : JSON.stringify(value);
+  return text.length > 120 ? `${text.slice(0, 120)}…` : text;
 }
 
 function line(state, row, toggle) {
@@ -115,10 +138,10 @@ function line(state, row, toggle) {
   return h('tr', { 'data-key': row.offset, class: opened ? 'open' : null },
     h('td', { class: 'num' }, h('button', { class: 'plain', onclick: () => toggle(row), 'aria-expanded': opened ? 'true' : 'false',
       'aria-label': `Message ${row.offset}` }, count(row.offset))),
-    h('td', { title: absolute(row.time) }, ago(row.time)),
+    h('td', { class: 'phone-off', title: absolute(row.time) }, ago(row.time)),
     h('td', { class: 'name' }, row.tag || h('span', { class: 'zero' }, '–')),
-    h('td', { class: 'wide' }, opened ? [whole(opened),
-      h('p', { class: 'small' }, h('a', { href: `/api/stream/raw?${query({ key: state.key, offset: row.offset })}`, download: '' }, 'Download this entry'))] : glance(row.entry)),
+    opened ? h('td', { class: 'wide', colspan: columns(state).length }, whole(opened),
+      h('p', { class: 'small' }, h('a', { href: `/api/stream/raw?${query({ key: state.key, offset: row.offset })}`, download: '' }, 'Download this entry'))) : cells(state, row),
     h('td', { class: 'num phone-off' }, bytes(row.entry.size)));
 }
 

@@ -27,7 +27,7 @@ function draw(body, key, news) {
         : h('p', { class: 'soft' }, 'No schema is declared. TSCHEMA SET declares one.'))),
     h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Storage')), h('div', { class: 'in' }, h('dl', { class: 'pairs' },
       [['In memory', bytes(news.bytes)], ['In files', `${bytes(news.history.bytes)}, ${plural(news.history.files, 'file')}, ${plural(news.history.length, 'message')}`],
-        ['Raw', bytes(news.raw)], ['Producers', count(news.producers)], ['Staged', plural(news.stages, 'token')], ['Delayed', plural(news.delayed, 'message')]]
+        ['Uncompressed', bytes(news.raw)], ['Producers', count(news.producers)], ['Staged', plural(news.stages, 'token')], ['Delayed', plural(news.delayed, 'message')]]
         .map(([title, value]) => [h('dt', {}, title), h('dd', {}, value)])))));
 }
 

@@ -2,7 +2,7 @@
 import { h, render } from '../dom.js';
 import { behind, bytes, count, plural, rate } from '../format.js';
 import { live } from '../live.js';
-import { table } from '../table.js';
+import { LESS, table } from '../table.js';
 
 const ONLY = [['', 'All'], ['behind', 'Behind'], ['busy', 'Being written'], ['pending', 'With pending messages']];
 
@@ -52,12 +52,12 @@ function summary(news, isChosen) {
 
 const COLUMNS = [
   { title: 'Stream', sort: 'name', class: 'name', show: (row) => h('a', { href: `/stream?key=${row.key}` }, row.name) },
-  { title: 'Messages', sort: 'length', num: true, class: 'phone-off', headClass: 'phone-off', show: (row) => count(row.length) },
+  { title: 'Messages', sort: 'length', num: true, ...LESS, show: (row) => count(row.length) },
   { title: 'Written/s', sort: 'rate', num: true, show: (row) => h('span', { class: row.rate ? null : 'zero' }, rate(row.rate)) },
-  { title: 'Size', sort: 'size', num: true, class: 'phone-off', headClass: 'phone-off', show: (row) => bytes(row.bytes) },
+  { title: 'Size', sort: 'size', num: true, ...LESS, show: (row) => bytes(row.bytes) },
   { title: 'Lag', sort: 'lag', num: true, show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
-  { title: 'Behind by', sort: 'behind', num: true, class: 'phone-off', headClass: 'phone-off', show: (row) => behind(row) },
-  { title: 'Pending', sort: 'pending', num: true, show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
+  { title: 'Behind by', sort: 'behind', num: true, show: (row) => behind(row) },
+  { title: 'Pending', sort: 'pending', num: true, ...LESS, show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
   { title: 'Groups', class: 'wide phone-off', headClass: 'phone-off', show: (row) => groups(row) },
 ];
 
