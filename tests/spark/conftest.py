@@ -23,6 +23,8 @@ from penstock.spark import java, local_files
 from penstock.spark.class_archive import VARIABLE, ClassArchive, archive_for
 
 HERE = Path(__file__).parent
+CHEAP_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""A JVM that makes the archive of classes verifies them all the same, so that it fits those of users."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +44,7 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
     """The archive that the tests share, also those of another process of pytest; and a Java for machines without one.
 
     No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half
-    the CPU time.
+    the CPU time. Java need not verify the bytecode of Spark's jars each time either: that takes a sixth of the rest.
     """
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "java"
@@ -52,7 +54,7 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
         # A JVM that is killed leaves files behind, which is what pytest's own folder is for.
-        patch.setenv("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder / 'tmp'}")
+        patch.setenv("JDK_JAVA_OPTIONS", f"{CHEAP_JAVA} -Djava.io.tmpdir={folder / 'tmp'}")
         archive = archive_for(local_files.settings({"spark.master": "local"}))
         use = archive.use if archive is not None else ""
         patch.setenv("SPARK_SUBMIT_OPTS", use)
