@@ -8,6 +8,7 @@ runs on ours alone if that is so.
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import redis.utils
 from hypothesis import HealthCheck, settings
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
@@ -40,6 +42,8 @@ from penstock.testing.redis import RedisServer, find_redis, free_port
 commands.load()  # a test of an Engine alone needs them too, also when it is the only one that runs
 settings.register_profile("timing decides no test", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("timing decides no test")
+# redis-py reads its version from a file for every client, which takes two thirds of the time of a client and a PING.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 THREADED = {

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -33,6 +33,15 @@ from penstock.protocol.slots import SLOTS, key_slot
 from penstock.testing.redis import candidate_ports, find_redis, given_out
 
 _BUS = 10_000  # Redis before 7.0 has no choice: the cluster bus is at the port plus this
+
+
+class View(NamedTuple):
+    """What a node says of its cluster."""
+
+    ranges: list[tuple[int, int, str]]
+    """The first and the last slot of each range, and its owner, by id."""
+    roles: dict[str, str]
+    """The master of each node, `-` for a master, by id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,16 +71,22 @@ class ClusterNode:
             client.response_callbacks.clear()
             return client.execute_command(*words)
 
-    def flush(self, replicas: int) -> None:
-        """Remove every key, here and, before this returns, on so many replicas."""
-        with redis.Redis(port=self.port, protocol=2, single_connection_client=True) as client:
-            client.execute_command("FLUSHALL")
-            client.execute_command("WAIT", replicas, 60_000)
+    def ask_each(self, *commands: tuple[str | int, ...]) -> list[Any]:
+        """The replies to commands that go over one connection, without another attempt; an error reply is raised."""
+        connection = redis.Connection(
+            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=120, driver_info=None
+        )
+        try:
+            connection.connect()
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [connection.read_response() for _ in commands]
+        finally:
+            connection.disconnect()
 
     def slots(self) -> dict[int, str]:
         """The owner of each slot, by id, as this node sees it."""
-        rows = self.ask("CLUSTER", "SLOTS")
-        return {slot: row[2][2].decode() for row in rows for slot in range(row[0], row[1] + 1)}
+        ranges = _ranges(self.ask("CLUSTER", "SLOTS"))
+        return {slot: owner for first, last, owner in ranges for slot in range(first, last + 1)}
 
     def listed(self) -> set[str]:
         """The nodes that clients are told of, by id.
@@ -82,18 +97,20 @@ class ClusterNode:
 
     def roles(self) -> dict[str, str]:
         """The master of each node, `-` for a master, by id, as this node sees it."""
-        lines = self.ask("CLUSTER", "NODES").decode().splitlines()
-        return {words[0]: words[3] for words in map(str.split, lines)}
+        return _roles(self.ask("CLUSTER", "NODES"))
 
-    def is_ready(self) -> bool:
-        """Whether it serves requests, and, as a replica, follows its master."""
+    def view(self) -> View | None:
+        """How this node sees the cluster; None unless it serves requests, and, as a replica, follows its master."""
         try:
-            if b"cluster_state:ok" not in self.ask("CLUSTER", "INFO"):
-                return False
-            replication = self.ask("INFO", "replication")
+            state, replication, slots, nodes = self.ask_each(
+                ("CLUSTER", "INFO"), ("INFO", "replication"), ("CLUSTER", "SLOTS"), ("CLUSTER", "NODES")
+            )
         except (redis.RedisError, OSError):
-            return False
-        return b"role:master" in replication or b"master_link_status:up" in replication
+            return None
+        follows = b"role:master" in replication or b"master_link_status:up" in replication
+        if b"cluster_state:ok" not in state or not follows:
+            return None
+        return View(sorted(_ranges(slots)), _roles(nodes))
 
 
 class RedisCluster:
@@ -256,11 +273,9 @@ class RedisCluster:
         """Every running node serves, follows its master, and sees the same owners and replicas as the others."""
 
         def agreed() -> bool:
-            running = [node for node in self.nodes if node.is_running]
-            if not all(node.is_ready() for node in running):
-                return False
-            views = [(node.slots(), node.roles()) for node in running]
-            return len(views[0][0]) == SLOTS and all(view == views[0] for view in views)
+            first, *others = (node.view() for node in self.nodes if node.is_running)
+            owned = sum(last - start + 1 for start, last, _ in first.ranges) if first is not None else 0
+            return owned == SLOTS and all(view == first for view in others)
 
         _wait("the cluster to be ok", agreed, seconds)
 
@@ -281,9 +296,10 @@ class RedisCluster:
                 self._launch(node)
         self.wait_until_ok()
         for node in self.masters:
-            node.flush(sum(master == node.id for master in node.roles().values()))
-            for slot in _open_slots(node.ask("CLUSTER", "NODES")):
-                node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
+            (view,) = node.ask_each(("CLUSTER", "NODES"))
+            replicas = sum(master == node.id for master in _roles(view).values())
+            stable = [("CLUSTER", "SETSLOT", slot, "STABLE") for slot in _open_slots(view)]
+            node.ask_each(("FLUSHALL",), ("WAIT", replicas, 60_000), *stable)  # replicas are empty too
 
     # -- how ----------------------------------------------------------------------------------------------------
 
@@ -348,6 +364,16 @@ def _free_ports(wanted: int) -> list[int]:
             given_out.update(ports, (number + _BUS for number in ports))
             return ports
     raise OSError(f"no {wanted} free ports between 11000 and 22000 for a cluster")
+
+
+def _ranges(rows: list[Any]) -> list[tuple[int, int, str]]:
+    """What CLUSTER SLOTS says: the first and the last slot of each range, and its owner."""
+    return [(row[0], row[1], row[2][2].decode()) for row in rows]
+
+
+def _roles(view: bytes) -> dict[str, str]:
+    """What CLUSTER NODES says: the master of each node, `-` for a master."""
+    return {words[0]: words[3] for words in map(str.split, view.decode().splitlines())}
 
 
 def _open_slots(view: bytes) -> list[int]:
