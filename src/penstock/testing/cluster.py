@@ -73,9 +73,8 @@ class ClusterNode:
 
     def ask_each(self, *commands: tuple[str | int, ...]) -> list[Any]:
         """The replies to commands that go over one connection, without another attempt; an error reply is raised."""
-        connection = redis.Connection(
-            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=120, driver_info=None
-        )
+        make: Any = redis.Connection  # it has no types
+        connection = make(host="127.0.0.1", port=self.port, protocol=2, socket_timeout=120, driver_info=None)
         try:
             connection.connect()
             connection.send_packed_command(connection.pack_commands(commands))
