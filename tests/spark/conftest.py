@@ -1,19 +1,20 @@
 """One Spark session for all tests of Spark: starting one takes longer than most tests.
 
 Half the CPU time of a start goes into classes, thousands of them, which Java reads, checks and links. All JVMs of the
-tests start from the archive of them in the user's cache (penstock/spark/class_archive.py). If it is not there, the
-session of test_runs.py, which needs nearly all that the other tests need, goes first and makes it.
+tests start from the archive of them in the user's cache (penstock/spark/class_archive.py). If it is not there, and
+several processes run the tests, it is made first (tests/support/spark/archive_training.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from tests.support.spark import archive_training
 from tests.support.spark.watched_programs import WatchedPrograms
 from tests.support.spark.world import World
 
@@ -22,21 +23,8 @@ from penstock import Server
 from penstock.spark import java, local_files
 from penstock.spark.class_archive import VARIABLE, ClassArchive, archive_for
 
-HERE = Path(__file__).parent
 CHEAP_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 """A JVM that makes the archive of classes verifies them all the same, so that it fits those of users."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The test that makes the archive of classes runs before those that use it."""
-    places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
-    in_order = sorted((items[place] for place in places), key=lambda item: "runs" not in fixtures_of(item))
-    for place, item in zip(places, in_order, strict=True):
-        items[place] = item
-
-
-def fixtures_of(item: pytest.Item) -> Sequence[str]:
-    return getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,14 +47,10 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
         use = archive.use if archive is not None else ""
         patch.setenv("SPARK_SUBMIT_OPTS", use)
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", use)
-        patch.setenv(VARIABLE, "no")  # none of the JVMs makes one, but for that of test_runs.py
+        patch.setenv(VARIABLE, "no")  # none of the JVMs makes one
+        if archive is not None and "PYTEST_XDIST_WORKER" in os.environ:
+            archive_training.make(archive, folder)
         yield archive
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _an_archive_that_was_made_is_used(class_archive: ClassArchive | None) -> None:
-    if class_archive is not None and (lock := class_archive.adopt()) is not None:
-        lock.close()
 
 
 @pytest.fixture(scope="session")

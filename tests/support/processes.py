@@ -6,8 +6,8 @@ cores.
 
 Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are
 parts like any other file, and the longest are parts by themselves. On a machine without an archive of Spark's classes
-the first part makes it, and the others wait for a while: it lets their JVMs start in half the time
-(tests/spark/conftest.py).
+the first part of Spark has it made, and the others wait for it: it lets their JVMs start in half the time
+(tests/support/spark/archive_training.py). So what takes long without Spark begins before the rest of Spark.
 
 All processes import all files. Where nothing is compiled yet, each begins with other files, so that no two compile the
 same ones at the same time: pytest's own compiler takes longer than everything else that goes before the first test.
@@ -23,22 +23,26 @@ from _pytest.pathlib import ImportMode, import_path
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
-    "tests/spark/test_runs.py",
-    "tests/spark",
-    "tests/integration/",
     "tests/spark/test_run.py::test_a_new_project_runs_without_any_java_stops_whole_and_goes_on_copied_or_moved",
-    "tests/spark/test_kill.py",
+    "tests/spark",
     "tests/test_packaging.py",
+    "tests/integration/",
+    "tests/replication/test_faults.py",
+    "tests/cli/",
+    "tests/client/cluster/",
+    "tests/spark/test_runs.py",
+    "tests/spark/test_kill.py",
     "tests/spark/test_catalog_file.py",
     "tests/spark/test_metastore.py",
     "tests/spark/test_run.py::test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed",
+    "tests/spark/test_run.py::test_the_test_of_a_new_project_passes",
     "tests/spark/test_run.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_demo.py::test_the_demo_accounts_for_every_click",
     "tests/spark/test_notebook.py",
 )
-"""Files, tests, and a folder of files that take longest, in the order in which they begin."""
+"""Files, tests, and folders of files that take longest, in the order in which they begin."""
 
 
 def part_of(nodeid: str) -> str:
