@@ -43,6 +43,10 @@ def _hostile(client: redis.Redis, server: Server) -> Iterator[None]:
     client.execute_command(
         "TWRITE", "dead", "t", Letter(SCRIPT.encode(), SCRIPT.encode(), SCRIPT, 1, SCRIPT, 2).encode()
     )
+    reading = ("GROUP", SCRIPT, "RETRY", 3_600_000, 0, "CONSUMER", SCRIPT, "DEADLETTER", f"dead {SCRIPT}")
+    client.execute_command("TREAD", SCRIPT, 0, 1, *reading)
+    client.execute_command("TSCHEMA", "SET", LINK, f"`{SCRIPT}` string")
+    client.execute_command("ACL", "SETUSER", SCRIPT.replace(" ", "_"), "on")
     client.hset(KEY, SCRIPT, PipelineReport(SCRIPT, SCRIPT, 1, 1, "failed", SCRIPT, [{"name": SCRIPT}]).encode())
     client.execute_command(
         "ACL", "SETUSER", "reader", "on", ">look", "%R~*", "+@read", "+tread", "+info", "+acl|whoami"
@@ -65,6 +69,7 @@ def _quoted(name: str) -> str:
         f"/stream?key={_quoted(SCRIPT)}&tab=messages",
         f"/stream?key={_quoted(SCRIPT)}&tab=groups",
         f"/stream?key={_quoted(LINK)}&tab=messages&from=1",
+        f"/stream?key={_quoted(LINK)}&tab=settings",
         "/stream?key=dead&tab=letters",
         "/stream?key=deep&tab=messages",
         "/clients",

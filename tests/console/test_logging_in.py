@@ -67,6 +67,9 @@ def test_a_user_sees_only_the_streams_that_it_may_read(console: ConsoleProcess, 
     browser.click("nav a", "Streams")
     browser.sees("1 stream")
     assert browser.texts("td.name") == ["shop:orders"]
+    browser.click("nav a", "Keys")
+    browser.sees("stream", "tbody")
+    assert browser.texts("td.name") == ["shop:orders"], "SCAN names the keys of others too"
 
 
 def test_a_name_and_a_password_may_be_any_bytes(console: ConsoleProcess, client: redis.Redis) -> None:
@@ -102,6 +105,13 @@ def test_a_session_is_a_cookie_that_no_script_and_no_other_site_gets(console: Co
     status, *_ = console.ask("/api/view/streams", Cookie=headers["set-cookie"].partition(";")[0])
     assert status == 200
     assert console.ask("/api/view/streams", Cookie="penstock_console=guessed")[0] == 401
+
+
+def test_a_page_that_is_opened_again_keeps_the_session_for_longer(console: ConsoleProcess) -> None:
+    body = {"user": "reader", "password": "look"}
+    _, headers, _ = console.ask("/api/login", body, Origin=f"https://127.0.0.1:{console.port}")
+    _, again, _ = console.ask("/api/session", Cookie=headers["set-cookie"].partition(";")[0])
+    assert again["set-cookie"] == headers["set-cookie"]
 
 
 def test_wrong_passwords_have_to_wait(server: Server, tmp_path: Path) -> None:

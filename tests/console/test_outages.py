@@ -35,7 +35,7 @@ def test_a_page_says_that_the_server_is_away_and_recovers(browser: Browser, tmp_
             process = Process(data, port)
             with redis.Redis(port=port) as client:
                 client.execute_command("TWRITE", "orders", "t", "x")
-            browser.sees("orders", "tbody")
+            browser.sees("clicks", "tbody")
             assert not browser.find(".away").is_displayed()
             browser.press("gs")
             browser.sees("2 streams")
@@ -58,6 +58,24 @@ def test_a_console_that_starts_before_its_server_waits_for_it(browser: Browser, 
             browser.sees("Nothing needs attention.")  # by itself
         finally:
             process.kill()
+
+
+def test_a_server_that_comes_back_with_another_password_asks_for_it(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    with ConsoleProcess(f"redis://127.0.0.1:{port}", tmp_path) as console:
+        with Server(port=port):
+            browser.open(f"{console.address}/streams")
+            browser.sees("There are no streams yet.")
+            wait_until(lambda: console.log_in() or console.ask("/api/session")[2]["recording"])
+        with Server(port=port, requirepass="secret"), redis.Redis(port=port, password="secret") as client:
+            client.execute_command("ACL", "SETUSER", "ada", "on", ">look", "~*", "+@all")
+            browser.sees("Log in with a user of the server.")  # and the page is not loaded again and again
+            browser.fill("input[name=user]", "ada")
+            browser.fill("input[name=password]", "look")
+            browser.click("form button")
+            browser.sees("There are no streams yet.")
+            browser.press("go")
+            browser.sees("the console has no login of its own")
 
 
 def test_the_terminal_says_that_no_server_answers_or_that_it_refuses(tmp_path: Path) -> None:

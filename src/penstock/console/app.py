@@ -98,6 +98,10 @@ class App:
         due = 0.0
         try:
             while True:
+                if self.console.is_recording and login.is_over:  # as when the server has another password now
+                    await self.console.samplers.keep_no_more()
+                    self.console.is_recording = False
+                    due = time.monotonic() + RETRY_REFUSED
                 if not self.console.is_recording and time.monotonic() >= due:
                     try:
                         await login.identify()
@@ -125,7 +129,14 @@ class App:
         return _Answer({"error": "There is no such address."}, 404)
 
     async def session(self, request: Request) -> Response:
-        return _Answer(self._about(self._session(request)))
+        """The session of a page that begins. It is none if the server no longer takes its login."""
+        session = self._session(request)
+        if session.login.is_over:
+            await self._end(request)
+            raise NotLoggedIn("The server no longer accepts this login. Log in again.")
+        response = _Answer(self._about(session))
+        _set_cookie(request, response, request.cookies[cookie_name(request)], session)  # for another twelve hours
+        return response
 
     def _session(self, request: Request) -> Session:
         return self.sessions.find(request.cookies.get(cookie_name(request)))
@@ -162,15 +173,12 @@ class App:
         if user or password:
             self.throttle.succeeded(address, user or "default")
         await self._end(request)
-        session = Session(login, name, address)
+        is_encrypted = request.headers.get("origin", "").startswith("https:")  # by the proxy in front of the console
+        session = Session(login, name, address, is_encrypted)
         if user or password:
             self.console.actions.add(name, address, "log in", "", {}, "done")
         response = _Answer(self._about(session))
-        is_encrypted = request.headers.get("origin", "").startswith("https:")  # by the proxy in front of the console
-        response.set_cookie(
-            cookie_name(request), await self.sessions.begin(session), max_age=int(IDLE), httponly=True,
-            samesite="strict", secure=is_encrypted,
-        )  # fmt: skip
+        _set_cookie(request, response, await self.sessions.begin(session), session)
         return response
 
     def _check_throttle(self, address: str) -> None:
@@ -240,6 +248,12 @@ def cookie_name(request: Request) -> str:
     """Cookies of one host are for all its ports; two consoles must not take each other's session."""
     _, port = request.scope["server"]
     return f"{COOKIE}_{port}"
+
+
+def _set_cookie(request: Request, response: Response, name: str, session: Session) -> None:
+    response.set_cookie(
+        cookie_name(request), name, max_age=int(IDLE), httponly=True, samesite="strict", secure=session.is_encrypted
+    )
 
 
 class _Answer(JSONResponse):

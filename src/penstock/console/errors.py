@@ -4,6 +4,7 @@ Problem
 ├── Wrong       400: the input, or the server says that the command cannot be run
 ├── NotLoggedIn 401
 ├── Refused     403: the server's user may not, or the request is not from our page
+│   └── NotTheirs    : the server's user may run the command, and not on this key
 ├── Missing     404: no such key or page
 ├── TooMany     429: wrong passwords, or downloads at once
 └── Away        503: the server does not answer
@@ -34,6 +35,10 @@ class Refused(Problem):
     status = 403
 
 
+class NotTheirs(Refused):
+    pass
+
+
 class Missing(Problem):
     status = 404
 
@@ -51,7 +56,8 @@ def problem_of(error: Exception, command: object = "") -> Problem:
     name = command.decode("utf-8", "replace") if isinstance(command, bytes) else str(command)
     text = str(error)
     if isinstance(error, NoPermissionError):
-        return Refused(f"Your user may not do this: {text}.")
+        kind = NotTheirs if "access one of the keys" in text else Refused
+        return kind(f"Your user may not do this: {text}.")
     if isinstance(error, AuthenticationError):
         return NotLoggedIn("The server no longer accepts this login. Log in again.")
     if isinstance(error, ResponseError):

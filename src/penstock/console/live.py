@@ -37,6 +37,7 @@ async def events(view: View, asking: Asking) -> AsyncIterator[bytes]:
     sent, when = b"", 0.0
     while True:
         over = False
+        asking.session.used = time.monotonic()
         try:
             news = event("news", await view(asking))
         except Problem as problem:

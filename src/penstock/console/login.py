@@ -52,6 +52,7 @@ class Login:
         try:
             name: bytes = (await self._client.execute_many([(b"ACL", b"WHOAMI")]))[0]
             self.user = name.decode("utf-8", "surrogateescape")
+            self._is_refused = False
         except NoPermissionError:
             pass  # logged in, and may not ask
         except redis.AuthenticationError:

@@ -265,6 +265,12 @@ class Samplers:
         self._own = login
         self.of(login)
 
+    async def keep_no_more(self) -> None:
+        """The server no longer takes the console's own login."""
+        if self._own is not None:
+            await self.leave(self._own)
+        self._own = None
+
     async def tidy(self) -> None:
         """Stop those that no page uses. The console's own goes on with its own login when a session has ended."""
         own = self._own

@@ -15,6 +15,7 @@ from penstock.console.login import Login
 
 COOKIE = "penstock_console"
 IDLE = 12 * 3600.0
+"""Seconds after which a session ends that has no open page and asks for nothing."""
 MOST = 500
 MOST_OF_USER = 100
 """So that logins of one user do not end the sessions of others."""
@@ -27,6 +28,8 @@ class Session:
     login: Login
     user: str
     address: str
+    is_encrypted: bool = False
+    """Whether the browser speaks TLS, so that its cookie is for nothing else."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     used: float = field(default_factory=time.monotonic)
 

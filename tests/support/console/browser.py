@@ -19,6 +19,7 @@ from selenium.common.exceptions import (
     ElementNotInteractableException,
     NoSuchElementException,
     StaleElementReferenceException,
+    WebDriverException,
 )
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -93,6 +94,10 @@ class Browser:
         try:
             return self.driver.find_element(By.CSS_SELECTOR, selector).text
         except (NoSuchElementException, StaleElementReferenceException):
+            return ""
+        except WebDriverException as error:  # the page is being loaded again
+            if "navigat" not in str(error):
+                raise
             return ""
 
     def sees(self, words: str, selector: str = "body", seconds: float = 60) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from penstock.console.asking import Asking
-from penstock.console.errors import Missing, Problem
+from penstock.console.errors import Missing, NotTheirs, Problem
 from penstock.console.login import Login
 from penstock.console.masking import Mask
 from penstock.console.shown import PREVIEW, WHOLE, cut, part, payload, text
@@ -48,21 +48,25 @@ async def keys(asking: Asking) -> dict[str, Any]:
 
 
 async def _described(asking: Asking, names: Sequence[bytes]) -> list[dict[str, Any]]:
-    replies = await asking.login.find_all(
-        [words for name in names for words in (("TYPE", name), ("PTTL", name), ("MEMORY", "USAGE", name))]
-    ) if names else []  # fmt: skip
-    rows = []
-    for at, name in enumerate(names):
-        kind, left, size = replies[3 * at : 3 * at + 3]
-        if kind == b"none":
-            continue  # deleted since
-        rows.append({
+    """Rows of those that are there and that the user may read. SCAN names all keys, whatever a user may read."""
+    login = asking.login
+    kinds = await login.call_all([("TYPE", name) for name in names]) if names else []
+    found = [
+        (name, None if isinstance(kind, Problem) else kind)
+        for name, kind in zip(names, kinds, strict=True)
+        if kind != b"none" and not isinstance(kind, NotTheirs)
+    ]
+    asked = [words for name, _ in found for words in (("PTTL", name), ("MEMORY", "USAGE", name))]
+    replies = await login.find_all(asked) if asked else []
+    return [
+        {
             **asking.names.named(name),
             "type": text(kind) if kind is not None else None,
             "expires": _moment(left),
             "bytes": size,
-        })  # fmt: skip
-    return rows
+        }
+        for (name, kind), left, size in zip(found, replies[::2], replies[1::2], strict=True)
+    ]
 
 
 def _moment(left: int | None) -> int | None:
