@@ -59,6 +59,9 @@ def make(folder: Path, browser: Browser, seconds: float = 0) -> list[Path]:
         browser.click("tbody tr:nth-child(2) button")
         browser.sees("page", ".tree")
         take("messages")
+        browser.open(f"{console.address}/stream?key=orders&tab=messages")
+        browser.sees("cake", "tbody")
+        take("table")
         browser.open(f"{console.address}/stream?key=clicks&tab=groups")
         browser.click("td button", "Move")
         browser.fill("dialog input[name=offset]", "1000")
@@ -104,13 +107,12 @@ def _shop(server: Server) -> Iterator[None]:
         for name in ("payments", "shipments", "returns", "emails"):
             client.execute_command("TWRITE", name, "ENTRIES", *("t", "{}") * chance.randint(50, 900))
             client.execute_command("TGROUP", "SET", name, "mailer", "$")
-        now = int(time.time() * 1000)
+        began = int(time.time() * 1000) - 3_600_000
         flows = [
             {"name": "clicks", "state": "RUNNING", "rows": 184_220, "rate": 2210.5, "lag": 12},
             {"name": "clicks_per_minute", "state": "RUNNING", "rows": 184_220, "rate": 1980.0, "lag": 0},
         ]
-        report = PipelineReport("shop", "worker-1:/srv/shop", now - 3_600_000, now + 3_600_000, flows=flows)
-        client.hset(KEY, "shop", report.encode())
+        client.execute_command("TSCHEMA", "SET", "orders", "item string, n int, card string")
     over = threading.Event()
 
     def run() -> None:
@@ -118,6 +120,8 @@ def _shop(server: Server) -> Iterator[None]:
             number = 0
             while not over.wait(0.5):
                 number += 1
+                report = PipelineReport("shop", "worker-1:/srv/shop", began, int(time.time() * 1000), flows=flows)
+                client.hset(KEY, "shop", report.encode())
                 busy = 12 + 10 * (number % 120 > 60) + chance.randint(0, 6)
                 words = [word for _ in range(busy) for word in (chance.choice(USERS), _click(chance, number))]
                 client.execute_command("TWRITE", "clicks", "ENTRIES", *words)

@@ -9,9 +9,9 @@ export function toast(text) {
 
 /**
  * Ask before something is done. `body` is nodes, or a function that gets the dialog's `refresh` and gives nodes.
- * `run` does it: its answer's text is shown; its error stays in the dialog.
+ * `cancel` is null if there is nothing to decide. `run` does it: its answer's text is shown; its error stays in the dialog.
  */
-export function confirm({ title, body = [], button = 'OK', danger = false, run }) {
+export function confirm({ title, body = [], button = 'OK', danger = false, cancel = 'Cancel', run }) {
   return new Promise((resolve) => {
     let failure = '';
     let busy = false;
@@ -21,7 +21,7 @@ export function confirm({ title, body = [], button = 'OK', danger = false, run }
       typeof body === 'function' ? body(draw) : body,
       failure ? h('p', { class: 'wrong', role: 'alert' }, failure) : null,
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'),
+        cancel ? h('button', { type: 'button', onclick: () => dialog.close() }, cancel) : null,
         h('button', { class: danger ? 'danger' : 'main', 'data-confirm': '', disabled: busy }, button))));
     async function submit(event) {
       event.preventDefault();

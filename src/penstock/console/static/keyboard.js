@@ -34,9 +34,9 @@ export function start() {
 function help() {
   const keys = [['/', 'Filter'], ...shortcuts.map(([, title, letter]) => [`g ${letter}`, title]), ['t', 'Light or dark'], ['?', 'This list']];
   confirm({
-    title: 'Keys',
+    title: 'Keyboard',
     body: h('dl', { class: 'pairs' }, keys.map(([key, title]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, title)])),
-    button: 'Close',
+    button: 'Close', cancel: null,
     run: async () => null,
   });
 }

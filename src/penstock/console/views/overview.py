@@ -13,6 +13,8 @@ from penstock.console.sampler import Sampler
 from penstock.console.views.streams import row
 
 TOP = 5
+HOUR, SHORTEST = 3600, 600
+"""Seconds that a graph shows: an hour, or less if there are no older points."""
 SECTIONS = ("INFO",)
 
 
@@ -22,7 +24,7 @@ async def overview(asking: Asking) -> dict[str, Any]:
     raw, count, log = await asking.login.find_all([SECTIONS, ("DBSIZE",), ("ACL", "LOG", 0)])
     streams = list(sampler.streams.values())
     info = parse_info(raw) if raw is not None else None
-    points = (await asking.console.history.read(b"", 3600)).get(b"", []) if info is not None else []
+    points = (await asking.console.history.read(b"", HOUR)).get(b"", []) if info is not None else []
     return {
         "server": _server(info) if info is not None else None,
         "keys": count,
@@ -117,9 +119,10 @@ def _graph(points: list[Point]) -> dict[str, Any]:
         seconds = max(point.time - before.time, 1)
         commands.append(round(passed / seconds, 1) if passed >= 0 else None)  # the server was restarted
         memory.append(point.values[1])
+    now = int(time.time())
     return {
-        "from": int(time.time()) - 3600,
-        "to": int(time.time()),
+        "from": max(now - HOUR, min([now - SHORTEST, *times[:1]])),
+        "to": now,
         "times": times,
         "commands": commands,
         "memory": memory,

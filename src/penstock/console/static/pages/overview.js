@@ -14,6 +14,7 @@ export default {
 };
 
 function draw(root, { server, keys, streams, alerts, graph: points, actions, recording }) {
+  const since = points.to - points.from < 3600 ? `last ${Math.ceil((points.to - points.from) / 60)} minutes` : 'last hour';
   render(root,
     h('div', { class: 'top' }, h('h1', {}, 'Overview'),
       server ? h('p', { class: 'soft' }, `Penstock ${server.version}, ${server.role === 'slave' ? 'replica' : 'leader'}, up for ${duration(server.uptime)}`) : null),
@@ -22,11 +23,11 @@ function draw(root, { server, keys, streams, alerts, graph: points, actions, rec
       : h('li', { class: 'alert good' }, h('span', { class: 'dot' }), 'Nothing needs attention.')),
     figures(server, keys, streams),
     server ? h('div', { class: 'cards' },
-      card('Commands a second', 'last hour', graph({
-        name: 'commands', label: 'Commands a second in the last hour', low: true, columns: 2, ...points, show: short,
+      card('Commands a second', since, graph({
+        name: 'commands', label: 'Commands a second', low: true, columns: 2, ...points, show: short,
         lines: [{ name: 'commands/s', values: points.commands }] })),
-      card('Memory', 'last hour', graph({
-        name: 'memory', label: 'Memory in the last hour', low: true, columns: 2, ...points, base: 1024, show: (n) => bytes(n).replace('.0 ', ' '),
+      card('Memory', since, graph({
+        name: 'memory', label: 'Memory', low: true, columns: 2, ...points, base: 1024, show: (n) => bytes(n).replace('.0 ', ' '),
         lines: [{ name: 'used', values: points.memory, kind: 3 }] })),
     ) : h('p', { class: 'note' }, `The user ${session.user} may not run INFO, so figures of the server are left out.`),
     recording ? null : h('p', { class: 'note' }, 'Graphs are recorded only while a page is open: the console has no login of its own. Give it one with PENSTOCK_URL.'),

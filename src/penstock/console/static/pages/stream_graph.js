@@ -9,13 +9,15 @@ const EVERY = 5000;
 
 export default {
   open(body, place, key) {
-    const seconds = Number(place.params.seconds) || 3600;
+    const chosen = Number(place.params.seconds);
     let timer;
     let over = false;
     const look = async () => {
       try {
-        const found = await view('graph', { key, seconds });
-        if (!over) draw(body, key, seconds, found);
+        const found = await view('graph', { key, seconds: chosen || 3600 });
+        // A stream that is young shows more in a quarter of an hour.
+        const seconds = chosen || (found.times[0] >= found.to - 900 ? 900 : 3600);
+        if (!over) draw(body, key, seconds, { ...found, from: found.to - seconds });
       } catch { /* the page says so already */ }
       if (!over) timer = setTimeout(look, EVERY);
     };
