@@ -310,7 +310,9 @@ def test_payloads_are_masked_everywhere(server: Server, client: redis.Redis, tmp
     secret = '{"email": "ada@example.org", "page": "/tea"}'
     client.execute_command("TWRITE", "masked", "ada", secret)
     client.execute_command("TWRITE", "masked", "ada", "not JSON: ada@example.org")
-    client.execute_command("TWRITE", "masked:dead", "t", Letter(b"masked", secret.encode(), "why", 1).encode())
+    client.execute_command("TWRITE", "masked:dead", "t", Letter(b"masked", secret.encode(), "no /tea", 1).encode())
+    report = PipelineReport("masked", "host", 1, 1, "failed", "no such page: /tea")
+    client.hset(KEY, "masked", report.encode())
     client.set("masked:value", secret)
     client.hset("masked:hash", "email", "ada@example.org")
     with ConsoleProcess(server.url, tmp_path, "--mask", mask) as console:
@@ -330,7 +332,8 @@ def test_payloads_are_masked_everywhere(server: Server, client: redis.Redis, tmp
             assert status == 200
             assert "example.org" not in shown, path
             assert "•••" in shown, path
-        assert ("/tea" in json.dumps(console.view("messages?key=masked"))) == (mask != "*")
+        for view in ("messages?key=masked", "letters?key=masked%3Adead", "pipelines"):
+            assert ("/tea" in json.dumps(console.view(view))) == (mask != "*"), view
 
 
 @pytest.mark.parametrize(

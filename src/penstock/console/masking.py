@@ -51,6 +51,10 @@ class Mask:
                 pass
         return HIDDEN.encode()
 
+    def reason(self, text: str) -> str:
+        """The text of an error. Programs write values into such texts, so it is hidden with all payloads."""
+        return HIDDEN if self.hides_all and text else text
+
     def field(self, name: bytes, raw: bytes) -> bytes:
         """The value of a field of a hash."""
         if name.decode("utf-8", "replace").lower() in self.fields:

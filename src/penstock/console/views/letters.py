@@ -46,7 +46,7 @@ def _row(asking: Asking, message: list[Any], position: int) -> dict[str, Any]:
     return {
         **row,
         "stream": asking.names.named(letter.stream),
-        "why": (letter.why or "given up")[:LONGEST],
+        "why": asking.console.options.mask.reason(letter.why or "")[:LONGEST] or "given up",
         "at": letter.offset,
         "group": letter.group and letter.group[:NAME],
         "attempts": letter.attempts,

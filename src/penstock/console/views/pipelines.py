@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.console.asking import Asking
 from penstock.console.login import Login
+from penstock.console.masking import Mask
 from penstock.console.shown import cut
 from penstock.protocol.pipelines import KEY, SILENT_MS, PipelineReport
 
@@ -22,7 +23,8 @@ async def pipelines(asking: Asking) -> dict[str, Any]:
     found, has_more = await _reports(asking.login)
     now = await asking.login.call("TIME")
     milliseconds = int(now[0]) * 1000 + int(now[1]) // 1000
-    rows = [row for name, raw, size in found if (row := _row(name, raw, size, milliseconds)) is not None]
+    mask = asking.console.options.mask
+    rows = [row for name, raw, size in found if (row := _row(name, raw, size, milliseconds, mask)) is not None]
     rows.sort(key=lambda row: -row["started"])
     return {"rows": rows[:MOST], "more": has_more or len(rows) > MOST}
 
@@ -40,7 +42,7 @@ async def _reports(login: Login) -> tuple[list[Any], bool]:
             return list(found.values()), bool(int(cursor))
 
 
-def _row(name: bytes, raw: bytes, size: int, now: int) -> dict[str, Any] | None:
+def _row(name: bytes, raw: bytes, size: int, now: int, mask: Mask) -> dict[str, Any] | None:
     try:
         report = PipelineReport.decode(raw)
     except ValueError:
@@ -55,6 +57,6 @@ def _row(name: bytes, raw: bytes, size: int, now: int) -> dict[str, Any] | None:
         "state": "silent" if is_silent else report.state[:100],
         "started": report.started,
         "updated": report.updated,
-        "error": report.error[:20_000],
+        "error": mask.reason(report.error[:20_000]),
         "flows": report.flows[:MOST_FLOWS],
     }
