@@ -49,7 +49,16 @@ def test_ten_thousand_streams_are_sorted_filtered_and_paged(console: ConsoleProc
     browser.fill("input[type=search]", "BILLING")
     browser.until(lambda: browser.texts("td.name") == ["orders"])  # the name of a group
     browser.fill("input[type=search]", "nothing like it")
-    browser.sees("No stream is like that.")
+    browser.sees("No stream matches.")
+
+
+def test_streams_are_filtered_by_their_figures(console: ConsoleProcess, browser: Browser) -> None:
+    browser.open(f"{console.address}/streams?filter=lag%3E0")
+    browser.sees("1 of 10,000 streams")
+    assert browser.texts("td.name") == ["orders"]
+    assert console.view("streams?filter=lag%3C%3D0")["found"] == 9_999
+    assert console.view("streams?filter=size%3E100mb")["found"] == 0
+    assert console.view("streams?filter=sensor:0000%20length%3E0%20size%3C1mb")["found"] == 10
 
 
 def test_the_list_is_light(console: ConsoleProcess, browser: Browser) -> None:

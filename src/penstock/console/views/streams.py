@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.console.asking import Asking
@@ -9,19 +10,12 @@ from penstock.console.errors import Wrong
 from penstock.console.long_names import LongNames
 from penstock.console.sampler import StreamSample
 from penstock.console.shown import cut
+from penstock.console.views.stream_filter import FIGURES, passes
 
 ROWS = 50
 SHORT = 60
 """Characters of the name of a group in the list."""
-SORTS = {
-    "name": lambda stream: stream.key,
-    "lag": lambda stream: stream.lag,
-    "behind": lambda stream: stream.behind,
-    "rate": lambda stream: stream.rate,
-    "size": lambda stream: stream.size,
-    "length": lambda stream: stream.length,
-    "pending": lambda stream: stream.pending,
-}
+SORTS: dict[str, Callable[[StreamSample], Any]] = {"name": lambda stream: stream.key, **FIGURES}
 
 
 async def streams(asking: Asking) -> dict[str, Any]:
@@ -33,7 +27,7 @@ async def streams(asking: Asking) -> dict[str, Any]:
     await sampler.wait_for_round(0.15)
     if sampler.problem is not None and not sampler.streams:
         raise sampler.problem
-    chosen = _chosen(list(sampler.streams.values()), given.words("filter").lower(), given.text("only", ""))
+    chosen = _chosen(list(sampler.streams.values()), given.words("filter"), given.text("only", ""))
     chosen.sort(key=lambda stream: stream.key)
     if sort != "name" or order == "down":
         chosen.sort(key=SORTS[sort], reverse=order == "down")
@@ -52,14 +46,9 @@ async def streams(asking: Asking) -> dict[str, Any]:
 
 
 def _chosen(found: list[StreamSample], words: str, only: str) -> list[StreamSample]:
-    """Streams whose name, or the name of a group, has the words in it; `only` those behind, busy or pending."""
+    """Streams that pass a filter; `only` those behind, busy or pending."""
     if words:
-        raw = words.encode("utf-8", "replace")
-        found = [
-            stream
-            for stream in found
-            if raw in stream.key.lower() or any(raw in group.name.lower() for group in stream.groups)
-        ]
+        found = list(filter(passes(words), found))
     if only == "behind":
         return [stream for stream in found if stream.lag]
     if only == "busy":

@@ -35,7 +35,7 @@ function draw(root, place, filter, news) {
     h('section', { class: 'card' },
       h('header', {}, h('h2', {}, 'Clients'),
         h('input', { type: 'search', placeholder: 'Filter  ( / )', 'aria-label': 'Filter clients', value: filter, oninput: (event) => typed(place, event.target.value) })),
-      news.clients ? table({ label: 'Clients', rows: news.clients, keyOf: (row) => row.id, columns: CLIENTS, dense: true, empty: 'No client is like that.' }) : denied('CLIENT LIST'),
+      news.clients ? table({ label: 'Clients', rows: news.clients, keyOf: (row) => row.id, columns: CLIENTS, dense: true, empty: 'No client matches.' }) : denied('CLIENT LIST'),
       news.clients && news.found > news.clients.length ? h('p', { class: 'soft in' }, `${count(news.found - news.clients.length)} more; filter to see them.`) : null),
     h('section', { class: 'card' },
       h('header', {}, h('h2', {}, 'Slow commands'), news.slow?.length ? h('button', { onclick: reset }, 'Empty the log') : null),

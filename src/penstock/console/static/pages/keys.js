@@ -52,7 +52,7 @@ function draw(root, place, { pattern, type }, state, more) {
     state.error ? h('p', { class: 'wrong', role: 'alert' }, state.error) : null,
     state.error && !state.rows.length ? null : h('section', { class: 'card' }, state.looked ? table({
       label: 'Keys', rows: state.rows, keyOf: (row) => row.key, columns: COLUMNS, dense: true,
-      empty: state.cursor ? 'None among those that were looked at.' : pattern || type ? h('strong', {}, 'No key is like that.') : h('strong', {}, 'The database is empty.'),
+      empty: state.cursor ? 'None among those that were looked at.' : pattern || type ? h('strong', {}, 'No key matches.') : h('strong', {}, 'The database is empty.'),
     }) : h('div', { class: 'empty' }, 'Reading …')),
     state.cursor ? h('div', { class: 'buttons' }, h('button', { onclick: more, disabled: state.busy }, 'More')) : null);
 }

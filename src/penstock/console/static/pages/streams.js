@@ -30,14 +30,15 @@ function draw(root, place, { sort, order, filter, only }, news) {
   render(root,
     h('div', { class: 'top' }, h('h1', {}, 'Streams'), h('p', { class: 'soft', 'aria-live': 'polite' }, summary(news, filter || only))),
     h('div', { class: 'tools' },
-      h('input', { type: 'search', placeholder: 'Filter by stream or group  ( / )', 'aria-label': 'Filter by stream or group',
+      h('input', { type: 'search', placeholder: 'Stream, group, lag>100, size>1mb  ( / )', 'aria-label': 'Filter by name or figures', class: 'long',
+        title: 'Words of names, and bounds of lag, behind, rate, size, length and pending',
         value: filter, oninput: (event) => typed(place, event.target.value) }),
       h('select', { 'aria-label': 'Which streams', onchange: (event) => place.set({ only: event.target.value, page: '' }) },
         ONLY.map(([value, title]) => h('option', { value, selected: value === only }, title)))),
     h('section', { class: 'card' }, news ? table({
       label: 'Streams', rows: news.rows, keyOf: (row) => row.key, columns: COLUMNS,
       sort: { by: sort, order, set: (by, to) => place.set({ sort: by, order: to, page: '' }) },
-      empty: filter || only ? h('strong', {}, 'No stream is like that.') : [
+      empty: filter || only ? h('strong', {}, 'No stream matches.') : [
         h('strong', {}, 'There are no streams yet.'), 'A stream is made by the first message that is written to it:',
         h('pre', {}, "echo '{\"page\": \"/\"}' | penstock write clicks --tag ada")],
     }) : h('div', { class: 'empty' }, 'Reading …')),
