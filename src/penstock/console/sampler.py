@@ -30,8 +30,8 @@ RESTS = 200
 PIECE = 50
 RENEWING = 20.0
 """Seconds until the sampler looks for new streams again."""
-HIDDEN = 60.0
-"""Seconds for which a stream that the user may not read is not asked for."""
+HIDDEN, LONGEST_HIDDEN = 60.0, 3600.0
+"""Seconds for which a stream that the user may not read is not asked for: after each refusal twice as long."""
 FORGET_AFTER = 60.0
 """Seconds without a page after which figures are taken less often."""
 
@@ -94,8 +94,9 @@ class Sampler:
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Event()
         self._server_due = 0.0
-        self._hidden: dict[bytes, float] = {}
-        """Streams that the user may not read, and until when they are not asked for: a refusal is a line in ACL LOG."""
+        self._hidden: dict[bytes, tuple[float, float]] = {}
+        """Streams that the user may not read, until when they are not asked for, and how long that is: a refusal is a
+        line in ACL LOG."""
 
     def start(self) -> None:
         if self._task is None or self._task.done():
@@ -147,14 +148,12 @@ class Sampler:
         """Find all names; take samples of those that are new."""
         seen: set[bytes] = set()
         cursor = b"0"
-        now = time.monotonic()
-        self._hidden = {key: until for key, until in self._hidden.items() if until > now}
         while True:
             await self._take_server()
             began = time.monotonic()
             cursor, keys = await self.login.call("SCAN", cursor, "TYPE", "tstream", "COUNT", 500)
             spent = time.monotonic() - began
-            new = [key for key in keys if key not in seen and key not in self.streams and key not in self._hidden]
+            new = [key for key in keys if key not in seen and key not in self.streams and not self._is_hidden(key)]
             seen.update(keys)
             for at in range(0, len(new), PIECE):
                 await asyncio.sleep(await self._take(new[at : at + PIECE]))
@@ -164,7 +163,12 @@ class Sampler:
             await asyncio.sleep(spent if self.total is None else spent * RESTS)
         for key in set(self.streams) - seen:
             del self.streams[key]
+        self._hidden = {key: hidden for key, hidden in self._hidden.items() if key in seen}
         self.total = len(self.streams)
+
+    def _is_hidden(self, key: bytes) -> bool:
+        until, _ = self._hidden.get(key, (0.0, 0.0))
+        return until > time.monotonic()
 
     async def _renew(self, until: float) -> None:
         """Take new samples, the oldest first, for a while."""
@@ -210,8 +214,11 @@ class Sampler:
             if isinstance(reply, Problem):
                 self.streams.pop(key, None)  # deleted since, or not this user's
                 if isinstance(reply, Refused):
-                    self._hidden[key] = began + HIDDEN
+                    _, before = self._hidden.get(key, (0.0, HIDDEN / 2))
+                    wait = min(2 * before, LONGEST_HIDDEN)
+                    self._hidden[key] = began + wait, wait
                 continue
+            self._hidden.pop(key, None)
             sample = _sample(key, reply, now, self.streams.get(key))
             self.streams[key] = sample
             points.append(((key, b""), (float(sample.last), float(sample.size), float(sample.length))))
