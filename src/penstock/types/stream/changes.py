@@ -49,22 +49,18 @@ class Change(NamedTuple):
         >>> Change.decode(change.encode()) == change
         True
         """
-        names = list(dict.fromkeys(lease.dead_letter for lease in self.leases if lease.dead_letter is not None))
-        places = {name: at for at, name in enumerate(names)}
-        rows = b"".join(
-            _LEASE.pack(
-                *lease[:6],
-                _NO_DEAD_LETTER if lease.dead_letter is None else places[lease.dead_letter],
-                lease.token,
-                lease.limit | _RESERVED if lease.reserved else lease.limit,
-            )
-            for lease in self.leases
-        )
+        places: dict[bytes, int] = {}  # of dead letter keys
+        rows: list[bytes] = []
+        for start, end, retry_at, expire_at, delivered, attempts, letter, token, limit, reserved in self.leases:
+            place = _NO_DEAD_LETTER if letter is None else places.setdefault(letter, len(places))
+            terms = limit | _RESERVED if reserved else limit
+            rows.append(_LEASE.pack(start, end, retry_at, expire_at, delivered, attempts, place, token, terms))
         # A group that is moved back often loses the same messages each time. What is written must be loadable.
         acknowledged = -1 if self.acknowledged is None else min(self.acknowledged, MOST)
         head = _HEAD.pack(self.position, min(self.lost, MOST), len(self.removed), self.token, acknowledged)
-        ranges = struct.pack(f"<{2 * len(self.removed)}q", *(bound for pair in self.removed for bound in pair))
-        return pack_many([head + ranges, rows, *names])
+        if self.removed:
+            head += struct.pack(f"<{2 * len(self.removed)}q", *(bound for pair in self.removed for bound in pair))
+        return pack_many([head, b"".join(rows), *places])
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -125,22 +125,22 @@ class Group:
         when it is visible. Expiries, and retries of what a delivery holds, are due up to `due_by`, now if it is None.
         O((leases touched) log (leases)).
         """
-        if retry is None and delays is None and not self.leases.messages and not self.waiting.messages:
-            return self._deliver_done(messages, count, max_bytes)
-        before = (self.position, self.lost)
-        leases: list[Lease] = []
-        hidden: list[Lease] = []
-        expired: list[Lease] = []
-        removed: list[Range] = []
         terms, left_bytes = None, max_bytes
+        due_by = now if due_by is None else due_by
         if retry is not None:
             retry_at = min(now + max(retry[0], 1), LAST_TIME)
             expire_at = -retry[1] if reserve else min(now + retry[1], LAST_TIME) if retry[1] else 0
             token, attempts = max(token, self.token + 1), 0 if reserve else 1
             self.letter_key = dead_letter or self.letter_key
             terms = Lease(0, 0, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
+        if delays is None and self._is_quiet(messages, now, due_by):
+            return self._deliver_new(messages, terms, count, cap, max_bytes)
+        before = (self.position, self.lost)
+        leases: list[Lease] = []
+        hidden: list[Lease] = []
+        expired: list[Lease] = []
+        removed: list[Range] = []
         if self.leases.messages:
-            due_by = now if due_by is None else due_by
             self._make_room(messages, due_by, cap, expired, removed)
             leases, left_bytes = self._take_due(messages, now, due_by, terms, count, max_bytes, expired, removed)
         left = count - sum([lease.end - lease.start for lease in leases]) if leases else count
@@ -240,16 +240,38 @@ class Group:
                 max_bytes -= taken.cost
         return leases, max_bytes
 
-    def _deliver_done(self, messages: Messages, count: int, max_bytes: int | None) -> Delivery:
-        """Deliver new messages that this acknowledges, while nothing is pending."""
-        taken = take(messages, self.position, count, max_bytes)
+    def _is_quiet(self, messages: Messages, now: int, due_by: int) -> bool:
+        """Whether there is nothing to do about messages that were delivered or passed by."""
+        if self.waiting.messages:
+            return False
+        first = self.leases.first_offset
+        return first is None or (first >= messages.first and not self.leases.any_due(now, due_by))
+
+    def _deliver_new(
+        self, messages: Messages, terms: Lease | None, count: int, cap: int, max_bytes: int | None
+    ) -> Delivery:
+        """Deliver new messages, while there is nothing else to do: the common case."""
+        room = cap - self.leases.messages
+        if terms is not None:
+            room = min(count, room)
+        elif room > 0:
+            room = count
+        taken = take(messages, self.position, room, max_bytes)
         if taken.next == self.position:
             return Delivery([], [], None, max_bytes)
         self.position = taken.next
         self.lost += taken.evicted
-        self.acknowledged += sum([end - start for start, end in taken.runs])
-        change = Change(self.position, self.lost, (), (), self.token, self.acknowledged)
-        return Delivery(taken.runs, [], change, max_bytes - taken.cost if max_bytes is not None else None)
+        leases: tuple[Lease, ...] = ()
+        if terms is None:
+            self.acknowledged += sum([end - start for start, end in taken.runs])
+        elif taken.runs:
+            leases = tuple([Lease(start, end, *terms[2:]) for start, end in taken.runs])
+            for lease in leases:
+                self.leases.put(lease)
+            self.token = terms.token
+        change = Change(self.position, self.lost, (), leases, self.token, self.acknowledged)
+        left_bytes = max_bytes - taken.cost if max_bytes is not None else None
+        return Delivery(taken.runs, [], change, left_bytes, leases)
 
     def change(self, removed: Iterable[Range] = (), leases: Iterable[Lease] = ()) -> Change:
         """What leads to this position and these counters, and takes ranges out and puts leases in."""

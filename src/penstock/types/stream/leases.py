@@ -203,6 +203,15 @@ class Leases:
         if start >= end:
             return 0
         shelves, times = self._shelves, self._shelves.times
+        if (found := shelves.find(start, end)) is not None:  # as delivered: the common case
+            at, row = found
+            shelf = shelves.all[at]
+            times.leave(shelf, row)
+            shelf.cells[row * WIDTH + RETRY] = retry_at
+            if give_back:
+                shelf.cells[row * WIDTH + TOKEN] = 0
+            times.come(shelf, shelf.lease(row))
+            return end - start
         shelves.part(start)
         shelves.part(end)
         messages = 0
@@ -227,8 +236,15 @@ class Leases:
         """Count an attempt for what is reserved in a range, cutting leases, and start the time to its expiry."""
         if start >= end:
             return
-        self._shelves.part(start)
-        self._shelves.part(end)
+        shelves = self._shelves
+        if (found := shelves.find(start, end)) is not None:  # as delivered: the common case
+            at, row = found
+            lease = shelves.all[at].lease(row)
+            if lease.reserved:
+                shelves.replace(at, row, lease.begun(now))
+            return
+        shelves.part(start)
+        shelves.part(end)
         for lease in [lease for lease in self.overlapping(start, end) if lease.reserved]:
             self.put(lease.begun(now))
 
