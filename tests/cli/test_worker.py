@@ -180,6 +180,7 @@ def test_a_handler_that_cannot_be_loaded_ends_the_program(project: Path, url: st
     with worker(project, url, handler, "--processes", "2") as process:
         _, said = process.communicate(timeout=100)
         assert process.returncode == 2 and why in said
+        assert "importlib" not in said
         assert ("Traceback" in said) == (handler == "leaves:record"), said
     assert seen(project) == []
 

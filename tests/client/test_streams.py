@@ -128,7 +128,7 @@ def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any)
 
 def test_groups_get_delayed_messages_later(streams: Any) -> None:
     streams.twrite("s", "t", "now")
-    streams.twrite_many("s", [("t", "later")], delay_ms=600_000)
+    streams.twrite("s", "t", "later", delay_ms=600_000)
     streams.write_arrow("s", pa.table({"tag": ["t"], "entry": ["then"]}), at_ms=4_000_000_000_000)
     assert [message.offset for message in streams.tread("s", group="g")] == [1]
     now, later, then = streams.tread("s", with_time=True)
@@ -137,8 +137,10 @@ def test_groups_get_delayed_messages_later(streams: Any) -> None:
     assert abs(then.visible_at - 4_000_000_000_000) < 1000
     assert streams.tread("s", with_time=True, with_info=True).last == 3
     assert (streams.tinfo("s").delayed, streams.tgroup_list("s")[0].delayed) == (2, 2)
+    streams.twrite_many("s", [("t", "x")], delay_ms=600_000)
+    assert streams.tinfo("s").delayed == 3
     with pytest.raises(ValueError, match="give one of them"):
-        streams.twrite_many("s", [("t", "x")], delay_ms=1, at_ms=1)
+        streams.twrite("s", "t", "x", delay_ms=1, at_ms=1)
 
 
 def test_several_streams_are_read_as_one_group(streams: Any) -> None:

@@ -49,6 +49,14 @@ def load(name: str) -> Callable[[Any], Any]:
     return handler
 
 
+def _in_users_files(error: BaseException | None) -> BaseException | None:
+    """An error with that part of its traceback that is not about importing; None if there is no other."""
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None and ("importlib" in (file := trace.tb_frame.f_code.co_filename) or file == __file__):
+        trace = trace.tb_next
+    return None if error is None or trace is None else error.with_traceback(trace)
+
+
 def _report(consumer: Any, pipe: int, over: threading.Event) -> None:
     while True:
         is_last = over.wait(_REPORT)
@@ -122,7 +130,7 @@ def main() -> int:
     try:
         handler = load(spec["handler"])
     except NotLoaded as error:
-        logging.getLogger("penstock.worker").error("%s", error, exc_info=error.__cause__)
+        logging.getLogger("penstock.worker").error("%s", error, exc_info=_in_users_files(error.__cause__))
         return CANNOT_LOAD
     try:
         if is_coroutine(handler):

@@ -49,9 +49,14 @@ class StreamCommands(SchemaCommands):
     execute_command: Callable[..., Any]
 
     @command_method
-    def twrite(self, key: Key, tag: Value, entry: Value) -> int | None:
-        """Append a message; its offset."""
-        return self.execute_command("TWRITE", key, tag, entry)
+    def twrite(
+        self, key: Key, tag: Value, entry: Value, *, delay_ms: int | None = None, at_ms: int | None = None
+    ) -> int | None:
+        """Append a message; its offset. Groups get it after `delay_ms`, or at `at_ms`, milliseconds since 1970."""
+        if delay_ms is None and at_ms is None:
+            return self.execute_command("TWRITE", key, tag, entry)
+        options = _write_options(None, None, delay_ms, at_ms)
+        return self.execute_command("TWRITE", key, *options, "ENTRIES", tag, entry)
 
     @command_method
     def twrite_many(
