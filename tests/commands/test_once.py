@@ -412,6 +412,26 @@ def test_a_clock_that_is_set_back_keeps_nobody_for_longer() -> None:
     assert engine.once.info()["once_clients"] == 0
 
 
+@pytest.mark.parametrize("jump", [100, -100])
+def test_a_client_that_comes_just_after_the_clock_was_set_is_not_forgotten(jump: int) -> None:
+    """The server notices the new time a moment later, when the client has it already."""
+    clock = ManualClock(1_000_000_000_000)
+    engine = Engine(Config(), clock)
+    session = Session(engine)
+    timeout = engine.config.once_idle_timeout
+    engine.once.tick()
+    engine.execute(session, [b"ONCE", b"me", b"1", b"1", b"INCR", b"n"])
+    clock.advance(jump * timeout)
+    engine.execute(session, [b"ONCE", b"me", b"2", b"2", b"INCR", b"n"])
+    engine.once.tick()
+    engine.execute(session, [b"ONCE", b"me", b"3", b"3", b"INCR", b"n"])
+    assert engine.execute(session, [b"GET", b"n"]) in (3, b"3")
+    for _ in range(timeout // 10_000 + 1):
+        clock.advance(10_000)
+        engine.once.tick()
+    assert engine.once.info()["once_clients"] == 0, "it stays away"
+
+
 class CountedLookups(dict[bytes, ClientRecord]):
     """Counts how often it is looked at."""
 

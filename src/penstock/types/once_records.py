@@ -230,10 +230,15 @@ class OnceRecords:
         """Why a client is not known."""
         return self._reasons.get(client, "it was forgotten long ago, or this is another server")
 
-    def postpone(self, milliseconds: int) -> None:
-        """Move the time of all clients: so much of the clock's time is not to count as idle."""
+    def postpone(self, milliseconds: int, now: int) -> None:
+        """The clock has moved by so much, which is not to count as idle; now it shows `now`.
+
+        Clients that came since have the new time already. One that was away for longer than the clock was set back
+        cannot be told from these: it is kept for longer.
+        """
         for record in self.clients.values():
-            record.last_used += milliseconds
+            if milliseconds > 0 or record.last_used > now:
+                record.last_used = min(record.last_used + milliseconds, now)
 
     def _forget(self, client: bytes, why: str) -> None:
         record = self.clients.pop(client)

@@ -65,7 +65,7 @@ class Once:
             self._loaded(records, now)
         passed = now - self._seen
         if self._seen and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
-            records.postpone(passed)
+            records.postpone(passed, now)
         self._seen = now
         self._leave()
         if not self._to_visit and not 0 <= now - self._looked < LOOK_EVERY:
