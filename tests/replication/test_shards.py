@@ -191,6 +191,61 @@ def test_a_replica_that_is_cut_off_leaves_the_set_and_comes_back(world: Shard) -
         wait_until(world.are_in_sync)
 
 
+@pytest.mark.parametrize(("to_leader", "to_replica"), [(True, True), (True, False), (False, True)])
+def test_a_cut_between_the_leader_and_one_replica_concerns_no_other(
+    world: Shard, to_leader: bool, to_replica: bool
+) -> None:
+    leader = world.leader
+    epoch = leader.info()["epoch"]
+    replica, other = world.others(leader)
+    with Writers(world) as writers:
+        world.cut_pair(leader, replica, to_leader, to_replica)
+        wait_until(lambda: leader.in_sync == sorted([leader.name, other.name]))
+        assert leader.info()["epoch"] == epoch
+        writers.wait_for_some()
+        world.to_node[leader].mend()
+        wait_until(world.are_in_sync)
+
+
+@pytest.mark.parametrize("seconds", [7200, -7200])
+def test_clocks_that_are_set_change_no_leader_and_no_data(world: Shard, seconds: int) -> None:
+    leader = world.leader
+    epoch = leader.info()["epoch"]
+    replica, _ = world.others(leader)
+    leader.call("SET", "brief", 1, "EX", 3600)
+    with Writers(world) as writers:
+        for node in (leader, replica):
+            before = node.call("TIME")[0]
+            world.clocks[node].set(seconds)
+            info = leader.info()
+            assert abs(node.call("TIME")[0] - before - seconds) < 1000
+            assert info["epoch"] == epoch and 0 < info["lease_ms_left"] <= 4000, "its lease goes by another clock"
+            writers.wait_for_some()
+            wait_until(world.are_in_sync)
+        world.clocks[leader].set(0)
+        if seconds > 0:
+            assert leader.call("EXISTS", "brief") == 0, "its leader's clock was past its time"
+        leader.signal_server(signal.SIGKILL)
+        wait_until(lambda: world.leader.info()["epoch"] > epoch)
+        writers.wait_for_some()
+        world.clocks[replica].set(0)
+    wait_until(world.are_in_sync)
+    assert len({node.call("EXISTS", "brief") for node in world.nodes}) == 1
+
+
+def test_a_leader_that_is_killed_while_it_rewrites_its_log_loses_nothing(world: Shard) -> None:
+    leader = world.leader
+    epoch = leader.info()["epoch"]
+    leader.call("SET", "ballast", "x" * (4 << 20))
+    with Writers(world) as writers:
+        leader.call("BGREWRITEAOF")
+        leader.signal_server(signal.SIGKILL)
+        wait_until(lambda: world.leader.info()["epoch"] > epoch)
+        writers.wait_for_some()
+        world.leader.call("DEL", "ballast")
+        wait_until(world.are_in_sync)
+
+
 def test_what_only_the_deposed_leader_has_is_put_aside(world: Shard) -> None:
     leader = world.leader
     world.to_node[leader].cut()

@@ -7,6 +7,9 @@ import contextlib
 import threading
 from types import TracebackType
 
+BEGINNING = 1000
+"""Bytes by which a connection can be told from others."""
+
 
 class Relay:
     """`with Relay(port) as relay:` listens at `relay.port` and passes everything to a port of this machine."""
@@ -15,6 +18,7 @@ class Relay:
         self._target = target
         self.port = 0
         self._is_cut = False  # in one direction at least
+        self._only = b""  # of connections whose first bytes have this in them
         self._drops_to_target = self._drops_from_target = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -22,9 +26,12 @@ class Relay:
         self._stopping: asyncio.Event
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
 
-    def cut(self, to_target: bool = True, from_target: bool = True) -> None:
-        """From now on nothing passes, or nothing in one direction. Connections stay, and new ones are taken."""
-        self._drops_to_target, self._drops_from_target = to_target, from_target
+    def cut(self, to_target: bool = True, from_target: bool = True, only: bytes = b"") -> None:
+        """From now on nothing passes, or nothing in one direction. Connections stay, and new ones are taken.
+
+        `only` is what the side that connects says at its beginning: other connections stay whole.
+        """
+        self._drops_to_target, self._drops_from_target, self._only = to_target, from_target, only
         self._is_cut = True
 
     def mend(self) -> None:
@@ -57,6 +64,9 @@ class Relay:
         while self._writers:
             await asyncio.sleep(0.01)
 
+    def _cuts(self, said: bytearray) -> bool:
+        return self._is_cut and self._only in said
+
     async def _end_all(self) -> None:
         for writer in list(self._writers):
             writer.transport.abort()
@@ -71,18 +81,24 @@ class Relay:
             return
         self._writers.add(onward)
         try:
-            await asyncio.gather(self._pass(reader, onward, True), self._pass(upstream, writer, False))
+            said = bytearray()
+            await asyncio.gather(self._pass(reader, onward, True, said), self._pass(upstream, writer, False, said))
         finally:
             for each in (writer, onward):
                 self._writers.discard(each)
                 each.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_target: bool) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_target: bool, said: bytearray
+    ) -> None:
+        """`said` is what the side that connects said at the beginning."""
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
-                if not (self._is_cut and (self._drops_to_target if to_target else self._drops_from_target)):
+                if to_target and len(said) < BEGINNING:
+                    said += data
+                if not (self._cuts(said) and (self._drops_to_target if to_target else self._drops_from_target)):
                     writer.write(data)
                     await writer.drain()
-        while self._is_cut:  # the end of a connection does not pass either
+        while self._cuts(said):  # the end of a connection does not pass either
             await asyncio.sleep(0.05)
         writer.transport.abort()

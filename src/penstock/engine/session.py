@@ -123,8 +123,8 @@ class Session:
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "leads", "library", "link",
         "local", "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room",
-        "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next",
-        "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
+        "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels",
+        "skip_next", "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -313,9 +313,9 @@ class Session:
         """The flags of CLIENT LIST."""
         letters = {
             "S": self.link is not None, "M": self.leads, "O": self.monitoring, "P": self.subscribed,
-            "x": self.transaction is not None, "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
-            "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
-            "W": self.engine.workers.job_of(self) is not None,
+            "x": self.transaction is not None, "b": self.waiter is not None, "d": self.watch_broken,
+            "c": self.closing, "e": self.no_evict, "U": self.peer.endswith(":0"),
+            "L": bool(self.engine.lock_gate.awaited(self)), "W": self.engine.workers.job_of(self) is not None,
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 

@@ -37,6 +37,7 @@ class ShardNode:
             f"serve --port {self.port} --dir {folder} --appendonly yes --etcd {etcd} --shard {SHARD} --node {name} "
             f"--enable-debug-command yes --always-show-logo no {options}"
         )
+        self.environment: dict[str, str] = {}  # of both processes, beside ours
         self.agent: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,8 +52,9 @@ class ShardNode:
     def start(self) -> None:
         with (self.folder / "server.log").open("ab") as output:
             self.agent = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._words.split(), "--save", ""], stdout=output, stderr=output
-            )
+                [sys.executable, "-m", "penstock", *self._words.split(), "--save", ""],
+                stdout=output, stderr=output, env={**os.environ, **self.environment},
+            )  # fmt: skip
 
     def stop(self) -> None:
         """End both processes, whatever state they are in."""

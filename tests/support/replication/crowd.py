@@ -174,12 +174,14 @@ class Crowd:
         self.note(now, "list", f"list:{now}", entry, lambda: client.rpush(f"list:{now}", entry))
         self.note(now, "stream", f"stream:{now}", entry, lambda: client.twrite(f"stream:{now}", "t", entry))
         self.note(now, "stream", "jobs", entry, lambda: client.twrite("jobs", "t", entry))
+        self.note(now, "list", f"units:{now}", entry, lambda: _in_a_unit(client, now, entry))
 
     def _read(self) -> None:
         with self._client() as client:
             while not self._over.wait(0.05):
                 now = self._in_round()
                 keys = [("counter", f"counter:{now}"), ("list", f"list:{now}"), ("stream", f"stream:{now}")]
+                keys.append(("list", f"units:{now}"))
                 for kind, key in [*keys, *(("register", f"register:{now}:{n}") for n in range(WRITERS))]:
                     self.look(now, kind, key, partial(_read_value, client, key, kind))
                 self.look(now, "position", POSITION, partial(_read_value, client, POSITION, "position"))
@@ -212,6 +214,14 @@ class Crowd:
                         return client.set(key, value)
 
                 self.note(now, "register", key, written, ask, node.port)
+
+
+def _in_a_unit(client: Any, now: int, entry: str) -> Any:
+    """MULTI. What is counted in it must be as long as the list, at any time."""
+    with client.pipeline(transaction=True) as pipe:
+        length, counted = pipe.rpush(f"units:{now}", entry).incr(f"counted:{now}").execute()
+    assert length == counted, f"a list of {length} entries was counted as {counted}"
+    return length
 
 
 def told_by(error: redis.RedisError) -> Told:

@@ -219,12 +219,33 @@ class EtcdFaults:
             relay.mend()
             self._settle()
 
+    def cut_pair(self) -> None:
+        """The leader and one replica do not hear each other, or one does not; it passes. Others hear both."""
+        leader = self._world.leader
+        replica = self._chance.choice(self._world.others(leader))
+        with self._crowd.promotion():
+            self._world.cut_pair(leader, replica, *self._chance.choice([(True, True), (True, False), (False, True)]))
+            self._pause(LEASE)
+            self._world.to_node[leader].mend()
+            self._settle()
+
+    def set_clocks(self) -> None:
+        """The time of day of all nodes is set, forward and back."""
+        for clock in self._world.clocks.values():
+            clock.set(self._chance.randrange(-7200, 7200))
+            self._pause(0.5)
+
+    def set_clock_and_kill(self) -> None:
+        """The leader's time of day is set, and then its server is killed."""
+        self._world.clocks[self._world.leader].set(self._chance.choice([-86400, 86400]))
+        self.kill()
+
 
 KINDS = (
     "kill", "kill_node", "kill_agent", "stop", "stop_agent", "stop_node", "twice", "hand_over", "rewrite",
     "cut_from_etcd", "cut_answers_of_etcd", "cut_requests_to_etcd", "kill_etcd_member", "kill_most_of_etcd",
     "stop_etcd_member", "cut_from_replicas", "cut_feed", "cut_acks", "kill_replica", "kill_copying_replica",
-    "fill_disk_of_replica", "fill_disk_of_leader",
+    "fill_disk_of_replica", "fill_disk_of_leader", "cut_pair", "set_clocks", "set_clock_and_kill",
 )  # fmt: skip
 
 

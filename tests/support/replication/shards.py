@@ -12,6 +12,7 @@ from types import TracebackType
 
 from redis.exceptions import RedisError
 from tests.support.relay import Relay
+from tests.support.set_clock import SetClock, compiled
 from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -24,18 +25,25 @@ LEASE = 4
 
 
 class Shard:
-    """Some nodes of one shard. A node reaches etcd, and others reach the node, over networks that can be cut."""
+    """Some nodes of one shard. A node reaches etcd, and others reach the node, over networks that can be cut.
+
+    Each has a time of day of its own.
+    """
 
     def __init__(self, folder: Path, etcd: EtcdServer, count: int, options: str, stack: contextlib.ExitStack) -> None:
         self.nodes: list[ShardNode] = []
         self.to_etcd: dict[ShardNode, list[Relay]] = {}
         self.to_node: dict[ShardNode, Relay] = {}
+        self.clocks: dict[ShardNode, SetClock] = {}
+        library = compiled(folder)
         for number in range(1, count + 1):
             relays = [stack.enter_context(Relay(member.port)) for member in etcd.members]
             urls = ",".join(f"http://127.0.0.1:{relay.port}" for relay in relays)
             node = ShardNode(folder / f"n{number}", f"n{number}", urls, f"--shard-lease {LEASE} {options}")
             relay = stack.enter_context(Relay(node.port))
             node.announce(relay.port)
+            clock = self.clocks[node] = SetClock(library, node.folder / "clock")
+            node.environment = clock.environment
             self.nodes.append(node)
             self.to_etcd[node], self.to_node[node] = relays, relay
             stack.callback(node.stop)
@@ -54,6 +62,10 @@ class Shard:
 
     def others(self, *nodes: ShardNode) -> list[ShardNode]:
         return [node for node in self.nodes if node not in nodes]
+
+    def cut_pair(self, leader: ShardNode, replica: ShardNode, to_leader: bool = True, to_replica: bool = True) -> None:
+        """Nothing passes between these two, or nothing in one direction. Others reach both."""
+        self.to_node[leader].cut(to_leader, to_replica, only=f"\r\n{replica.name}\r\n".encode())
 
     def are_in_sync(self, *nodes: ShardNode) -> bool:
         """Whether exactly these nodes are in sync, as the leader says; all, if none is named."""
