@@ -22,7 +22,7 @@ def test_a_replica_that_was_away_has_everything_again(name: Name) -> None:
 @pytest.mark.parametrize("name", ["penstock", "redis"])
 def test_all_replies_are_counted(name: Name) -> None:
     with with_replica(name) as (leader, replica):
-        assert rate(leader, 4, 400) > 0 and rate(leader, 4, 400, waits=True) > 0
+        assert rate(leader, 4, 400) > 0 and rate(leader, 4, 400, waits=1) > 0
         wait_until_equal(leader, replica)
         with leader.client() as one, replica.client() as other:
             assert one.dbsize() == other.dbsize() > 0

@@ -6,6 +6,8 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import redis
@@ -14,6 +16,7 @@ from penstock.bench.load import KEYSPACE, drive
 from penstock.bench.servers import Running, StoredServer
 from penstock.protocol.resp import pack
 from penstock.testing.redis import free_port
+from penstock.testing.shard import ShardNode, running_shard
 
 Name = Literal["penstock", "redis"]
 CLIENTS = 50
@@ -40,6 +43,22 @@ def with_replica(name: Name, **directives: str) -> Iterator[tuple[Running, Runni
         follow(replica, leader)
         wait_until_equal(leader, replica)
         yield leader, replica
+
+
+@contextmanager
+def redis_with_two_replicas() -> Iterator[Running]:
+    """A Redis with as many replicas as a leader of `shard_of_three` has."""
+    with with_replica("redis") as (leader, _), alone("redis") as second:
+        follow(second, leader)
+        wait_until_equal(leader, second)
+        yield leader
+
+
+@contextmanager
+def shard_of_three() -> Iterator[ShardNode]:
+    """The leader of a shard under etcd, with `replica-acks 1`: both replicas must have what it acknowledges."""
+    with TemporaryDirectory(prefix="penstock-bench-") as folder, running_shard(Path(folder)) as nodes:
+        yield next(node for node in nodes if node.leads)
 
 
 @contextmanager
@@ -83,19 +102,19 @@ def _replication_of(client: redis.Redis) -> dict[str, Any]:
         return {}
 
 
-def sets(depth: int, waits: bool) -> list[bytes]:
-    """Batches of SET, each followed by WAIT 1 if `waits`."""
+def sets(depth: int, waits: int) -> list[bytes]:
+    """Batches of SET, each followed by WAIT for so many replicas, if any."""
     rng = random.Random(1)
 
     def batch() -> bytes:
         commands = [pack(b"SET", b"key:%012d" % rng.randrange(KEYSPACE), b"xxx") for _ in range(depth)]
-        return b"".join([*commands, *([pack(b"WAIT", b"1", b"0")] if waits else [])])
+        return b"".join([*commands, *([pack(b"WAIT", b"%d" % waits, b"0")] if waits else [])])
 
     return [batch() for _ in range(64)]
 
 
-def rate(server: Running, depth: int, count: int, waits: bool = False) -> float:
-    """SETs a second of 50 clients, `depth` at a time; with `waits`, each batch ends with WAIT 1."""
+def rate(server: Running | ShardNode, depth: int, count: int, waits: int = 0) -> float:
+    """SETs a second of 50 clients, `depth` at a time; each batch ends with WAIT for so many replicas, if any."""
     rounds = max(count // depth, CLIENTS)
-    replies = depth + int(waits)
+    replies = depth + bool(waits)
     return rounds * depth / drive(server.port, sets(depth, waits), CLIENTS, rounds, replies, b"\n")

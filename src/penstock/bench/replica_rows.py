@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pyarrow as pa
@@ -10,7 +11,17 @@ from penstock import Client
 from penstock.bench import nats_peer
 from penstock.bench.load import drive
 from penstock.bench.messages import ARROW_ROWS, KEY, TAG, entry
-from penstock.bench.replica_load import alone, confirmed_by_one, follow, leave, rate, wait_until_equal, with_replica
+from penstock.bench.replica_load import (
+    alone,
+    confirmed_by_one,
+    follow,
+    leave,
+    rate,
+    redis_with_two_replicas,
+    shard_of_three,
+    wait_until_equal,
+    with_replica,
+)  # fmt: skip
 from penstock.bench.row import Row
 from penstock.bench.servers import Running
 from penstock.protocol.resp import pack
@@ -41,10 +52,20 @@ def _confirmed(depth: int) -> Row:
             with confirmed_by_one() as leader:
                 return rate(leader, depth, count)
         with with_replica("redis") as (leader, _):
-            return rate(leader, depth, count, waits=True)
+            return rate(leader, depth, count, waits=1)
 
     what = f"SET, 50 clients, depth {depth}, when one replica has it"
     return Row(f"replica.acks1.{depth}", f"{what} (Redis: SET + WAIT 1)", "req/s", 1.0, measure)
+
+
+def _in_a_shard(server: Running, scale: float) -> float:
+    """Each node of the in-sync set must have what is acknowledged, so Redis waits for both of its replicas."""
+    count = int(_CONFIRMED * scale * 16)
+    if server.is_ours:
+        with shard_of_three() as leader:
+            return rate(leader, 16, count)
+    with redis_with_two_replicas() as peer:
+        return rate(peer, 16, count, waits=2)
 
 
 def _arrow(server: Running, scale: float) -> float:
@@ -79,13 +100,16 @@ def _fill(server: Running, prefix: bytes, size: int) -> None:
     count = size // _VALUE
     if count:
         keys = [b"%b:%d" % (prefix, number) for number in range(count)]
-        drive(server.port, [pack(b"SET", key, b"x" * _VALUE) for key in keys], 1, count, 1, b"\n")
+        values = random.Random(1).randbytes(2 * _VALUE)  # Redis compresses what it copies, if it can
+        sets = [pack(b"SET", key, values[number % _VALUE :][:_VALUE]) for number, key in enumerate(keys)]
+        drive(server.port, sets, 1, count, 1, b"\n")
 
 
 REPLICA_ROWS = (
     Row("replica.acks0", "SET, depth 50, while a replica follows", "req/s", 0.85, _with_replica, baseline=_alone),
     _confirmed(1),
     _confirmed(16),
+    Row("replica.shard", "SET, depth 16, in a shard of three (Redis: SET + WAIT 2)", "req/s", 1.0, _in_a_shard),
     Row("replica.arrow", "TWRITE ARROW, acks 1 / NATS JetStream, 3 copies, nats-py", "messages/s", 10, _arrow,
         baseline=nats_peer.write_replicated),
     _away("replica.away", 0, ""),
