@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -115,6 +116,70 @@ def test_others_go_on_while_a_script_waits(server: Server, disk: SlowReads, entr
     disk.open.set()
     assert entries_in(waiting.result()) == entries[3999:5499]
     assert not disk.on_the_loop
+
+
+def leased(client: redis.Redis) -> None:
+    """A group holds the messages from 501 to 1500, of two nodes, and has a stream for its dead letters."""
+    client.execute_command("TREAD", "s", 501, 1000, "GROUP", "g", "RETRY", 10**6, 0, "DEADLETTER", "dead")
+
+
+@pytest.mark.parametrize("how", ["by itself", "transaction", "script"])
+def test_others_go_on_while_messages_in_files_are_given_up(
+    server: Server, disk: SlowReads, entries: list[bytes], how: str
+) -> None:
+    words = ("TGIVEUP", "s", "g", "REASON", "bad", "503-505", "900-1100")
+    script = "return redis.call(unpack(ARGV))"
+    runs: dict[str, Run] = {
+        "by itself": lambda client: client.execute_command(*words),
+        "transaction": lambda client: transaction(words)(client)[0],
+        "script": lambda client: client.eval(script, 2, "s", "dead", *words),
+    }
+    disk.open.set()
+    with connected(server) as other:
+        leased(other)
+        disk.open.clear()
+        waiting = begin(server, disk, runs[how])
+        assert other.ping()
+        assert not other.exists("dead"), "nothing of it has run"
+        disk.open.set()
+        assert waiting.result() == 204
+        letters = other.execute_command("TREAD", "dead", 1, 1000)
+        assert [json.loads(row[2])["offset"] for row in letters] == [*range(503, 506), *range(900, 1101)]
+    assert not disk.on_the_loop
+
+
+def test_what_giving_up_adds_is_estimated_without_reading_files(
+    server: Server, disk: SlowReads, entries: list[bytes]
+) -> None:
+    disk.open.set()
+    with connected(server) as client:
+        leased(client)
+        client.config_set("maxmemory", "10gb")
+        try:
+            assert client.execute_command("TGIVEUP", "s", "g", "507-509") == 3
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + 1000)
+            with pytest.raises(redis.ResponseError, match="used memory > 'maxmemory'"):
+                client.execute_command("TGIVEUP", "s", "g", "510-1400")
+        finally:
+            client.config_set("maxmemory", 0)
+    assert not disk.on_the_loop
+
+
+@pytest.mark.parametrize("how", ["transaction", "script"])
+def test_others_go_on_while_a_stream_in_files_is_dumped(
+    server: Server, disk: SlowReads, entries: list[bytes], how: str
+) -> None:
+    runs: dict[str, Run] = {
+        "transaction": lambda client: transaction(("DUMP", "s"))(client)[0],
+        "script": lambda client: client.eval("return redis.call('DUMP', KEYS[1])", 1, "s"),
+    }
+    waiting = begin(server, disk, runs[how])
+    with connected(server) as other:
+        assert other.ping()
+        disk.open.set()
+        other.restore("t", 0, waiting.result())
+        assert not disk.on_the_loop
+        assert entries_in(other.execute_command("TREAD", "t", 1, len(entries))) == entries
 
 
 def test_a_script_that_catches_errors_starts_again_and_writes_once(

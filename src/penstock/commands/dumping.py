@@ -18,8 +18,9 @@ from penstock.commands.keys import place
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
-from penstock.engine.keyspace.databases import Value
+from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
+from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
@@ -82,6 +83,18 @@ def _check_size(session: Session, stream: Stream) -> None:
         )
 
 
+def _foresee_dump(session: Session, database: Database, argv: Argv) -> Foreseen:
+    value = database.get(argv[1])
+    if type(value) is not Stream:
+        return Foreseen([])
+    _check_size(session, value)
+    return _whole(value)
+
+
+def _whole(stream: Stream) -> Foreseen:
+    return Foreseen([(stream.messages, (stream.messages.first, stream.messages.last + 1))])
+
+
 @command(
     "DUMP",
     arity=2,
@@ -90,6 +103,7 @@ def _check_size(session: Session, stream: Stream) -> None:
     group="generic",
     syntax="key",
     cost="O(N) with N bytes in the value",
+    foresees=_foresee_dump,
 )
 def dump(session: Session, argv: Argv) -> Reply:
     """Answer the value at key as bytes for RESTORE; null if there is no such key. The expiry time is not included."""
@@ -99,6 +113,8 @@ def dump(session: Session, argv: Argv) -> Reply:
     work = codec.elements(value)
     if type(value) is Stream and value.messages.history:
         _check_size(session, value)
+        if session.fetched is not None:  # in a transaction or a script, for which a thread has read them
+            return with_history(session, _whole(value), lambda: to_payload(value))
         work = INT64_MAX  # files are read in a thread
     if work <= LONG:
         return to_payload(value)

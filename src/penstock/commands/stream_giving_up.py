@@ -15,10 +15,13 @@ import sys
 from penstock.commands.stream_acknowledging import pending_group
 from penstock.commands.streams import to_ranges, to_token
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
+from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.dead_letters import name_in_text
 from penstock.protocol.errors import ReplyError
-from penstock.types.stream.nodes import Range
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.reading import each, take
 from penstock.types.stream.shelf import Lease
@@ -57,9 +60,32 @@ def _growth(session: Session, argv: Argv) -> int:
     letter = LETTER + ESCAPED * (len(argv[1]) + len(argv[2]) + len((reason or "").encode(errors="replace")))
     growth = 0
     for lease in group.held(ranges, token, MOST):
-        count = lease.end - lease.start
-        growth += letter * count + 2 * take(stream.messages, lease.start, count, sys.maxsize, lease.end).cost
+        growth += letter * (lease.end - lease.start) + 2 * _cost(stream.messages, lease)
     return growth
+
+
+def _cost(messages: Messages, lease: Lease) -> int:
+    """Bytes of the messages of a lease. In files, which are not read for this, all in a node count the same."""
+    count = lease.end - lease.start
+    if messages.is_in_memory_from(lease.start):
+        return take(messages, lease.start, count, sys.maxsize, lease.end).cost
+    numbers = range((lease.start - 1) // NODE, (lease.end - 2) // NODE + 1)
+    nodes = [messages.block(number) for number in numbers if number >= messages.lowest]
+    return sum(node.raw for node in nodes) * count // (NODE * len(numbers))
+
+
+def _foresee(session: Session, database: Database, argv: Argv) -> Foreseen:
+    """The messages that letters will be made of."""
+    token, _, ranges = _parse(argv)
+    stream = database.find(argv[1], Stream)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    if stream is None or group is None:
+        return Foreseen([])
+    return _letters_of(stream, group.held(ranges, token, MOST))
+
+
+def _letters_of(stream: Stream, leases: list[Lease]) -> Foreseen:
+    return Foreseen([(stream.messages, (lease.start, lease.end)) for lease in leases if lease.dead_letter is not None])
 
 
 @command(
@@ -72,6 +98,7 @@ def _growth(session: Session, argv: Argv) -> int:
     cost="O(log L) a range with L leases pending, and O(bytes) of the letters",
     not_lazy=NotLazy("is logged by its effect, which is not known before it runs"),
     grows=_growth,
+    foresees=_foresee,
 )
 def tgiveup(session: Session, argv: Argv) -> Reply:
     """Give up pending messages: write their dead letters, and deliver them no more; answer how many were pending.
@@ -81,6 +108,18 @@ def tgiveup(session: Session, argv: Argv) -> Reply:
     under this delivery. One call gives up at most 1000 messages. If the letters cannot be written, the messages stay
     pending.
     """
+    found = pending_group(session, argv)
+    if found is None:
+        return 0
+    stream, group = found
+    if stream.messages.history:
+        token, _, ranges = _parse(argv)
+        letters = _letters_of(stream, group.held(ranges, token, MOST))
+        return with_history(session, letters, lambda: _give_up(session, argv))
+    return _give_up(session, argv)
+
+
+def _give_up(session: Session, argv: Argv) -> int:
     token, reason, ranges = _parse(argv)
     found = pending_group(session, argv)
     if found is None:
