@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 import redis
 from tests.support.waiting import wait_until
 
-from penstock import Server
+from penstock import Server, commands
+from penstock.engine.config import Config
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
 from penstock.protocol.resp import pack
 from penstock.testing.redis import RedisServer, find_redis
 
@@ -162,3 +166,19 @@ def test_a_client_that_observes_long_names_is_closed(command: bytes) -> None:
                 break
         wait_until(lambda: _evicted(other) == 1)
         assert _is_closed(observer)
+
+
+@pytest.mark.parametrize("command", [b"WATCH", b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE"])
+def test_short_names_count_with_what_is_held_for_them(command: bytes) -> None:
+    commands.load()
+    engine = Engine(Config())
+    session = Session(engine)
+    counted = session.memory()
+    tracemalloc.start()
+    try:
+        for start in range(0, 50_000, 1000):
+            engine.execute(session, [command, *(b"%08d" % number for number in range(start, start + 1000))])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.7 * held < session.memory() - counted < 1.5 * held

@@ -112,8 +112,10 @@ NOWHERE = Nowhere()
 
 CLIENT = 16 << 10
 """Bytes that a connection takes, about: its session, its reader, its transport."""
-A_NAME = 200
-"""Bytes that a watched key, or a channel that is subscribed to, takes beside its name, about."""
+A_WATCHED_KEY = 480
+"""Bytes that it takes beside its name if no other client watches it: here, and in the tables of its database."""
+A_CHANNEL = 350
+"""The same for a channel or a pattern that is subscribed to."""
 
 
 class Session:
@@ -281,9 +283,9 @@ class Session:
         queued = self.transaction.size if self.transaction is not None else 0
         taken = CLIENT + sum(self.output.buffered()) + queued
         if self.watching or self.subscribed:
-            watched = (key for _, key in self.watching)
-            names = chain(watched, self.channels, self.patterns, self.shard_channels)
-            taken += sum(A_NAME + len(name) for name in names)
+            channels = chain(self.channels, self.patterns, self.shard_channels)
+            taken += sum(A_WATCHED_KEY + len(key) for _, key in self.watching)
+            taken += sum(A_CHANNEL + len(name) for name in channels)
         return taken
 
     def describe(self) -> str:

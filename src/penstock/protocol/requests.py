@@ -194,7 +194,18 @@ class RequestReader:
         self._held = b""  # the end of the last chunk, if it cuts a header in two
         self._pieces: deque[bytes] = deque()  # input after something that looks like a giant header
         self.take: Callable[[], Any] = self._hiredis.gets
-        self.backlog = 0  # bytes fed since the last time all input was taken; the query buffer limit applies to it
+        self._fed = 0  # bytes since the last time all input was taken
+        self._headers = 0  # and what looks like the header of an argument in them
+        self._uncounted = b""  # the last chunk, until it is known whether it ended a command
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that input takes which was not taken yet; the query buffer limit applies to it.
+
+        hiredis does not tell how many arguments it has made of it. A value may hold what looks like their headers, but
+        no command has more than MAX_ARGUMENTS, so that such a value counts 50 MB too much at most.
+        """
+        return self._fed + AN_ARGUMENT * min(self._headers, self._max_arguments)
 
     def limit(self, max_bulk: int, max_arguments: int = MAX_ARGUMENTS) -> None:
         """Change the limits. Narrow ones must be set before the first byte; wide ones may follow at any time."""
@@ -209,7 +220,8 @@ class RequestReader:
         elif self._held:
             data = self._held + data
             self._held = b""
-        self.backlog += len(data)
+        self._fed += len(data)
+        self._uncounted = data
         if data[-1] != _NEWLINE:
             data = self._hold_back(data)
         # A single command has one star, before its first line: then there is nothing to search for.
@@ -226,7 +238,7 @@ class RequestReader:
             self._hiredis_feed(data)
 
     def more(self) -> bool:
-        """After MORE: whether `take` has something now. Resets the backlog when all input is used."""
+        """After MORE: whether `take` has something now."""
         if self._pieces:
             piece = self._pieces.popleft()
             if not self._hiredis.has_data():
@@ -236,18 +248,24 @@ class RequestReader:
             self._hiredis_feed(piece)
             return True
         if self._strict is not None:
-            self.backlog = self._strict.held
-        elif not self._hiredis.has_data():
-            self.backlog = 0
+            self._fed, self._headers = self._strict.held, 0
+        elif self._uncounted:
+            self._headers += self._uncounted.count(b"\n$")
+            self._uncounted = b""
         return False
 
     def commands_ran(self) -> None:
-        """Commands were taken since the last chunk came, and all of them ran: the held bytes began in that chunk."""
-        self.backlog = 0
+        """Commands were taken since the last chunk came, and all of them ran: the held bytes began in that chunk.
+
+        Without this a command is under way, also if hiredis has made arguments of all its bytes.
+        """
+        self._fed = self._headers = 0
+        self._uncounted = b""
 
     def odd(self, argv: object) -> None:
         """The result is not a list of bytes: an empty array is skipped, anything else breaks the protocol."""
         if argv is None or argv == []:
+            self.commands_ran()
             return
         strange = next((arg for arg in argv if type(arg) is not bytes), argv) if type(argv) is list else argv
         if strange is None:  # a null: `$-1`
@@ -269,7 +287,7 @@ class RequestReader:
         if strict is None:
             return True
         strict.feed(data)
-        self.backlog += len(data)
+        self._fed += len(data)
         return False
 
     def _hold_back(self, data: bytes) -> bytes:

@@ -109,7 +109,11 @@ class InnerLoop(Hooks):
             while True:
                 argv = self._run_fast()
                 if argv is MORE:
-                    if self.held_back or not reader.more():
+                    if self.held_back:
+                        break
+                    if self.ran:
+                        reader.commands_ran()
+                    if not reader.more():
                         break
                 elif not is_command(argv):
                     reader.odd(argv)
