@@ -82,7 +82,7 @@ class Display:
         """Say that a stream does not exist: its name may be misspelt. One that is about to be written has a moment."""
         for stream in flow.missing:
             when = self._missing.setdefault((flow.name, stream), time.monotonic() + SECONDS_A_LINE)
-            if flow.state == "COMPLETED" and when < math.inf or time.monotonic() >= when:
+            if (flow.state == "COMPLETED" and when < math.inf) or time.monotonic() >= when:
                 self._missing[flow.name, stream] = math.inf
                 self.tell(f"{flow.name}: there is no stream {stream!r} yet; if that is the right name, write to it")
 
