@@ -50,7 +50,7 @@ class World:
         self.recomputed = 0
         self.rows = 0
 
-    def run(self, selection: Selection) -> None:
+    def begin(self, selection: Selection) -> None:
         self.ran.append(selection)
         if self.failures:
             raise RunFailed(self.failures.pop(0))

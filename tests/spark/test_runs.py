@@ -50,6 +50,14 @@ class Runs:
         assert len(finding) < 500
         return kind, finding
 
+    def stay(self, folder: Path, rows: dict[str, int]) -> Any:
+        """Start flows that stay, until they have read so many rows."""
+        return self._ask(stay=str(folder), rows=rows)
+
+    def missing(self) -> list[str]:
+        """The streams that the last run did not find."""
+        return list(self._ask(missing=None))
+
     def count(self, table: str) -> int:
         return int(self._ask(count=table))
 
@@ -216,6 +224,39 @@ def test_the_project_of_the_guide_runs(tmp_path: Path, runs: Runs) -> None:
     assert entries(runs.client, "alerts") == [b"a slow one"]
 
 
+def test_streams_that_stay_are_started_without_a_run_before_and_runs_continue_them(tmp_path: Path, runs: Runs) -> None:
+    folder = project(tmp_path, a_table("stays", read("option('stream', 'in,in2')")), PASSED_ON)
+    write(runs.client, 0)
+    assert runs.stay(folder, {"stays": 100, "pass_on": 100}) == ["ran", [], {}]
+    write(runs.client, 100)
+    assert runs.run(folder) == {"stays": 100, "pass_on": 100}
+    assert runs.missing() == ["in2"]
+    assert entries(runs.client, "out") == entries(runs.client, "in")
+    assert runs.count("stays") == 200
+
+
+def test_a_project_with_a_view_is_run_before_its_streams_stay(tmp_path: Path, runs: Runs) -> None:
+    view = a_table("counted", "spark.read.table('viewed')", "materialized_view")
+    folder = project(tmp_path, a_table("viewed", read("option('stream', 'in')")), view)
+    write(runs.client, 0)
+    assert runs.stay(folder, {"viewed": 100, "counted": 0}) == ["ran", [], {"viewed": 100, "counted": 0}]
+    assert runs.count("counted") == 100
+
+
+def test_a_mistake_in_streams_that_stay_is_told_as_in_a_run(tmp_path: Path, runs: Runs) -> None:
+    folder = project(tmp_path, a_table("wrong", read("option('stream', 'in')") + ".select('nothing')"))
+    kind, (line,), _ = runs.stay(folder, {})
+    assert (kind, line) == runs.mistake(folder)
+    assert "0.py:7: [UNRESOLVED_COLUMN" in line
+
+
+PASSED_ON = """
+dp.create_sink("out", "penstock", {"stream": "out"})
+
+@dp.append_flow(target="out")
+def pass_on():
+    return spark.readStream.table("stays").select("tag", "entry")
+"""
 FAILS_TWICE = """
 import pathlib
 from pyspark.sql.functions import udf

@@ -104,8 +104,6 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
         server = stack.enter_context(Server(dir=data, appendonly=True))
         client = stack.enter_context(redis.Redis.from_url(server.url))
         os.environ[URL_VARIABLE] = server.url
-        if is_installed():
-            stack.enter_context(console_beside(server.url, data.parent / "console", lambda line: console.print(line)))
         console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
         with signals_held():
             starting = stack.enter_context(StartingSpark(file.state, "demo", file.configuration))
@@ -121,6 +119,8 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
             from penstock.spark.selection import Selection
             from penstock.spark.session import Session
 
+        if is_installed():
+            stack.enter_context(console_beside(server.url, data.parent / "console", lambda line: console.print(line)))
         project, sent = load(folder), Tally()
         with (
             RunReport(server.url, "demo", folder) as report,
@@ -129,7 +129,7 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
         ):
             report.show(progress)
             runner = Runner(project, session, progress, display.tell)
-            runner.run(Selection())  # an empty run: it creates the tables, and Spark has started before the first click
+            runner.begin(Selection())  # it creates the tables, so Spark has started before the first click
             with (
                 display.show(progress),
                 LiveFlows(runner, session, progress, Pace(TRIGGER, 60), display.tell) as flows,

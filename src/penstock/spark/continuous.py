@@ -1,11 +1,11 @@
 """The streaming flows of a project as queries that stay: what `penstock run --continuous` does after its first run.
 
 Spark's engine for pipelines has only runs that end, and a run has a fixed cost of seconds: files are loaded, a graph is
-made and resolved, queries are planned and started. So the first run is one of the engine, which makes tables and finds
-mistakes. Then each streaming flow is started again as the engine starts it, by the engine's own object and on the same
-checkpoint, with the only difference that its trigger does not end. A batch has the same number and the same query id
-either way, so it does not matter to tables and streams which way it came: a process that dies can be followed by a run
-of either kind.
+made and resolved, queries are planned and started. So the engine makes the tables and finds mistakes, and if there are
+views, it runs once. Then each streaming flow is started as the engine starts it, by the engine's own object and on the
+same checkpoint, with the only difference that its trigger does not end. A batch has the same number and the same query
+id either way, so it does not matter to tables and streams which way it came: a process that dies can be followed by a
+run of either kind.
 
 A flow that fails is started again, later and later, while the others go on. Materialized views, which are batches, are
 recomputed by runs of the engine in between. See docs/design/0010-pipelines.md.
@@ -58,11 +58,8 @@ class LiveFlow:
         """Start the query as the engine does, from what the engine made for its run."""
         engine, made = self._session.jvm.org.apache.spark.sql, self._execution
         engine.classic.SparkSession.setActiveSession(made.spark())
-        kind = getattr(engine.pipelines.graph, made.getClass().getSimpleName())
-        execution = kind(
-            made.identifier(), made.flow(), made.graph(), made.updateContext(), made.checkpointPath(),
-            engine.streaming.Trigger.ProcessingTime(self._trigger), made.destination(), made.sqlConf(),
-        )  # fmt: skip
+        trigger = engine.streaming.Trigger.ProcessingTime(self._trigger)
+        execution = self._session.plan(made.graph(), made.updateContext(), made.flow(), trigger)
         execution.executeInternal()
         self._query = execution.getStreamingQuery()
 
@@ -183,7 +180,7 @@ def run_until(
     attempts = 0
     while not asked.is_set():
         try:
-            runner.run(selection)
+            runner.begin(selection)
             break
         except RunFailed as failure:
             if failure.lasting or not session.alive:

@@ -173,6 +173,11 @@ class Declarations(GraphElementRegistry):
                 self._remember(each.flow, each.target, Place(file, each.line, each.begins))
         self._beneath.register_sql(sql_text, file_path)
 
+    @property
+    def has_views(self) -> bool:
+        """Whether there is a materialized view, which is computed by a batch."""
+        return not self._tables.keys() <= self._formats.keys()
+
     def _add_table(self, name: str, place: Place) -> None:
         first = self._tables.setdefault(name, place)
         if first is not place:

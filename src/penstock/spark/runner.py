@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyspark.sql.connect.proto as proto
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
@@ -68,12 +69,24 @@ class Runner:
 
         Problem if it is wrong, RunFailed if it did not come to its end.
         """
+        self._go(selection, stays=False)
+
+    def begin(self, selection: Selection) -> None:
+        """Make ready what stays, as `streaming`.
+
+        A project of streams alone only has its tables made, so its first rows come seconds earlier. A project that has
+        views, or tables to empty, is run to the end of what there is.
+        """
+        self._go(selection, stays=selection == Selection())
+
+    def _go(self, selection: Selection, stays: bool) -> None:
         self._progress.begin_run()
-        executions = self._run_again(selection)
+        executions = self._run_again(selection, stays)
         try:
             self._session.check_catalog()
         except CatalogNotKept as error:
             raise RunFailed(Finding(str(error), lasting=True)) from error
+        self._session.has_run = self._session.has_run or not selection.dry
         self.streaming = [each for each in executions if each.isStreaming()]
         batches = [each for each in executions if not each.isStreaming()]
         whole = [each for each in batches if each.flow().getClass().getSimpleName() == "CompleteFlow"]
@@ -88,19 +101,19 @@ class Runner:
         """Where a flow of the last run is declared."""
         return self._declarations.place_of(flow) if self._declarations is not None else None
 
-    def _run_again(self, selection: Selection) -> list[Any]:
+    def _run_again(self, selection: Selection, stays: bool = False) -> list[Any]:
         """Run what is selected, and again if the failure may pass: a worker that started too slowly, for instance."""
         for attempt in range(1, ATTEMPTS):
             try:
-                return self._run_graph(selection)
+                return self._run_graph(selection, stays)
             except RunFailed as failure:
                 if failure.lasting or not self._session.alive:
                     raise
                 self._tell(f"{failure}; running again in {pause_after(attempt):.0f} s")
                 time.sleep(pause_after(attempt))
-        return self._run_graph(selection)
+        return self._run_graph(selection, stays)
 
-    def _run_graph(self, selection: Selection) -> list[Any]:
+    def _run_graph(self, selection: Selection, stays: bool) -> list[Any]:
         """Run what is selected; what the engine ran."""
         spark, spec = self._session.spark, self._project.spec
         try:
@@ -111,7 +124,7 @@ class Runner:
                 registry = SparkConnectGraphElementRegistry(spark, graph)
                 declarations = declare(self._project, spark, graph, registry)
                 self._declarations = declarations
-                return self._run(graph, declarations, selection)
+                return self._run(graph, declarations, selection, stays)
             finally:
                 self._drop(graph)
         except (Problem, RunFailed) as error:
@@ -121,8 +134,11 @@ class Runner:
         except PySparkException as error:
             raise RunFailed(Finding(sentence(error))) if self._session.alive else self.spark_died() from error
 
-    def _run(self, graph: str, declarations: Declarations, selection: Selection) -> list[Any]:
-        """Run what is selected, if it can be; table_flows.py records which flow filled which table."""
+    def _run(self, graph: str, declarations: Declarations, selection: Selection, stays: bool) -> list[Any]:
+        """Run what is selected, if it can be; table_flows.py records which flow filled which table.
+
+        Streams that are to stay are not run, if there is nothing else: only the tables are made.
+        """
         declarations.tables_named("--refresh", selection.refresh)
         emptied = declarations.tables_named("--full-refresh", selection.full_refresh)
         flows = declarations.flows_into_files()
@@ -132,10 +148,20 @@ class Runner:
         table_flows = self._project.table_flows
         if not selection.dry:
             table_flows.enter_new(flows, emptied)
-        executions = self._follow(graph, declarations, selection)
+        if stays and not declarations.has_views:
+            self._follow(graph, declarations, Selection(dry=True))  # which reports mistakes
+            executions = self._make_tables(graph, declarations)
+        else:
+            executions = self._follow(graph, declarations, selection)
         if not selection.dry:
             table_flows.enter_emptied(flows, emptied)
         return executions
+
+    def _make_tables(self, graph: str, declarations: Declarations) -> list[Any]:
+        try:
+            return self._session.make_tables(self._session.pipeline_update(graph))
+        except (PySparkException, Py4JJavaError) as error:
+            raise RunFailed(self._at_flow(error, declarations)) from error
 
     def spark_died(self) -> RunFailed:
         return RunFailed(Finding("Spark's Java process ended unexpectedly"))
@@ -170,7 +196,7 @@ class Runner:
             raise RunFailed(*(failed.values() or [self._at_flow(error, declarations)])) from error
         return self._session.executions(update) if update is not None else []
 
-    def _at_flow(self, error: PySparkException, declarations: Declarations) -> Finding:
+    def _at_flow(self, error: Exception, declarations: Declarations) -> Finding:
         """A refusal of the graph, at the flow it names if it names one."""
         named = _IN_FLOW.search(str(error))
         return Finding(sentence(error), declarations.place_of(named[1]) if named else None)

@@ -30,6 +30,8 @@ class Session:
     def __init__(self, starting: StartingSpark) -> None:
         self._starting = starting
         self._names: dict[Path, Path] = {}  # other names of folders
+        self.has_run = False
+        """Whether a project came to its end, so that Java has most of the classes that a run needs."""
         try:
             import pyspark.sql.connect.session  # noqa: F401  (half a second, in which Java starts)
 
@@ -104,6 +106,26 @@ class Session:
                 found.append(values.next())
         return found
 
+    def make_tables(self, update: Any) -> list[Any]:
+        """Make the tables of an update as the engine does before it runs flows; its flows, as the engine has them."""
+        engine = self.jvm.org.apache.spark.sql
+        session = update.spark()
+        engine.classic.SparkSession.setActiveSession(session)
+        case_sensitive = session.sessionState().conf().caseSensitiveAnalysis()
+        resolved = update.unresolvedGraph().resolve(case_sensitive).validate(case_sensitive)
+        datasets = getattr(self.jvm, "org.apache.spark.sql.pipelines.graph.DatasetManager$")
+        graph = getattr(datasets, "MODULE$").materializeDatasets(resolved, update)
+        flows = graph.resolvedFlows().iterator()
+        found = []
+        while flows.hasNext():
+            found.append(self.plan(graph, update, flows.next(), engine.streaming.Trigger.AvailableNow()))
+        return found
+
+    def plan(self, graph: Any, update: Any, flow: Any, trigger: Any) -> Any:
+        """A flow as the engine would run it, with another trigger."""
+        always = self.jvm.PythonUtils.toScalaMap({}).withDefaultValue(trigger)  # which is a function, to Scala
+        return self.jvm.org.apache.spark.sql.pipelines.graph.FlowPlanner(graph, update, always).plan(flow)
+
     @property
     def alive(self) -> bool:
         return self._starting.alive
@@ -115,6 +137,6 @@ class Session:
                 self.spark.stop()
                 self._starting.context.stop()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-        self._starting.end(leave=True)
+        self._starting.end(leave=self.has_run)
         for name in self._names.values():
             shutil.rmtree(name.parent, ignore_errors=True)
