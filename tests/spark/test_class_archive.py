@@ -66,6 +66,37 @@ def test_an_archive_that_a_killed_java_left_is_made_again(archive: ClassArchive)
     again.lock.close()
 
 
+def test_an_archive_that_a_later_session_outgrew_is_made_anew_and_used_until_then(archive: ClassArchive) -> None:
+    archive.file.parent.mkdir(parents=True)
+    archive.file.write_bytes(b"of a short run")
+    archive.note(10_000, makes=True)
+    archive.note(11_000, makes=False)
+    assert not archive.start().makes, "every session would make it anew"
+    archive.note(12_000, makes=False)
+    maker = archive.start()
+    assert maker.lock is not None
+    assert archive.start() == class_archive.Start(archive.use, archive=archive)
+    archive.file.with_suffix(".new").write_bytes(b"of a whole run")
+    archive.note(12_000, makes=True)
+    maker.lock.close()
+    assert not archive.start().makes
+    assert archive.file.read_bytes() == b"of a whole run"
+    archive.note(12_500, makes=False)
+    assert not archive.start().makes
+
+
+def test_an_archive_of_a_version_that_did_not_count_its_classes_is_made_anew_once(archive: ClassArchive) -> None:
+    archive.file.parent.mkdir(parents=True)
+    archive.file.write_bytes(b"old")
+    assert not archive.start().makes
+    archive.note(12_000, makes=False)
+    for makes in (True, False):
+        start = archive.start()
+        assert start.makes is makes, "a session that was killed is followed by one that starts quickly"
+        if start.lock is not None:
+            start.lock.close()
+
+
 def test_the_archives_that_were_used_last_are_kept(archive: ClassArchive) -> None:
     archive.file.parent.mkdir(parents=True)
     others = [archive.file.with_name(f"classes-{number}") for number in range(KEPT + 1)]

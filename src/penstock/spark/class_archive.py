@@ -3,9 +3,12 @@
 Half of a start goes into classes, more than twenty thousand of them, which Java reads, checks and links. When it ends,
 Java can write them to a file as it has them in memory, and when it starts again, map that file.
 
-The first session on a machine writes the archive. Its JVM does so after everything else is over, at a lower priority,
-while the program that started it has ended already. The JVM inherits a lock, which is free when the JVM ends, however
-that happens. The next session then names the archive, if it is whole, and uses it.
+The first session on a machine that has run a project to its end writes the archive. Its JVM does so after everything
+else is over, at a lower priority, while the program that started it has ended already. The JVM inherits a lock, which
+is free when the JVM ends, however that happens. The next session then names the archive, if it is whole, and uses it.
+
+An archive has the classes that one session needed. Beside it is their number. A session that needed many more leaves a
+mark, and the next one makes the archive anew; until that is whole, others use the old one.
 
 Java ignores an archive that does not fit its version or its jars. So the name of the file (which Java, which Spark,
 which class path) is there to have a new one made, not for safety.
@@ -47,6 +50,8 @@ KEPT = 3
 """An archive has 250 MB. So many are kept, for other environments of Python: those that were used last."""
 NICENESS = 5
 """Of a JVM that makes the archive: others go first, and it still comes to its end where others are busy."""
+OUTGROWN = 1.15
+"""A session with so many times the classes of the one that made the archive has the archive made anew."""
 ROOM = 2 << 30
 """Free bytes on the disk, without which none is made."""
 
@@ -59,6 +64,8 @@ class Start:
     """For its command line, as Spark's launcher reads it."""
     lock: IO[str] | None = None
     """If it makes the archive: what it has to inherit. To be closed when it has started."""
+    archive: ClassArchive | None = None
+    """The archive that it uses or makes."""
 
     @property
     def makes(self) -> bool:
@@ -79,24 +86,41 @@ class ClassArchive:
     def start(self) -> Start:
         """Use the archive if there is one. If there is none, and no JVM is making one, let this one do it."""
         lock = self.adopt()
-        if self.file.exists():
-            os.utime(self.file)
-            if lock is not None:
-                lock.close()
-            return Start(self.use)
-        if lock is None:
-            return Start()
-        fresh = self.file.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        if shutil.disk_usage(fresh.parent).free < ROOM:
+        has_room = shutil.disk_usage(self.file.parent).free >= ROOM
+        if lock is not None and has_room and (self._outgrown.exists() or not self.file.exists()):
+            self._outgrown.unlink(missing_ok=True)  # one attempt for each mark
+            fresh = self.file.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            return Start(self._option("ArchiveClassesAtExit", fresh), lock, self)
+        if lock is not None:
             lock.close()
+        if not self.file.exists():
             return Start()
-        return Start(self._option("ArchiveClassesAtExit", fresh), lock)
+        os.utime(self.file)
+        return Start(self.use, archive=self)
+
+    def note(self, loaded: int, makes: bool) -> None:
+        """A session that ran a project ends with so many classes: one that makes the archive, or one that used it."""
+        if makes:
+            self._loaded.write_text(str(loaded), encoding="ascii")
+            return
+        try:
+            has = int(self._loaded.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):  # an archive of a version that did not count
+            has = 0
+        if loaded > has * OUTGROWN:
+            self._outgrown.touch()
+
+    @property
+    def _loaded(self) -> Path:
+        return self.file.with_suffix(".loaded")
+
+    @property
+    def _outgrown(self) -> Path:
+        return self.file.with_suffix(".outgrown")
 
     def adopt(self) -> IO[str] | None:
         """Name the archive that a JVM has made, if one has. The lock, unless a JVM that makes one has it."""
-        if self.file.exists():
-            return None
         self.file.parent.mkdir(parents=True, exist_ok=True)
         lock = self.file.with_suffix(".lock").open("w")
         try:
@@ -105,7 +129,7 @@ class ClassArchive:
             lock.close()
             return None
         fresh = self.file.with_suffix(".new")
-        if not self.file.exists() and _is_whole(fresh):
+        if _is_whole(fresh):
             fresh.replace(self.file)
             _remove_old(self.file.parent)
         return lock
@@ -157,7 +181,8 @@ def _remove_old(folder: Path) -> None:
     archives = [each for each in folder.glob("classes-*") if not each.suffix]
     for each in sorted(archives, key=lambda each: each.stat().st_mtime, reverse=True)[KEPT:]:
         each.unlink(missing_ok=True)
-        each.with_suffix(".lock").unlink(missing_ok=True)
+        for beside in (".lock", ".loaded", ".outgrown"):
+            each.with_suffix(beside).unlink(missing_ok=True)
 
 
 def lower_priority(pid: int) -> None:

@@ -238,13 +238,17 @@ class StartingSpark:
             return launch_gateway()  # type: ignore[no-untyped-call]
 
     def end(self, leave: bool = False) -> None:
-        """End the JVM, also while it starts. One that makes the archive of classes goes on if it is left to itself."""
+        """End the JVM, also while it starts. One that makes the archive of classes goes on if it is left to itself,
+        which is for one that has done all that later ones will do.
+        """
         if self._ended:
             return
         self._ended = True
         if self._thread.is_alive():
             self.process.kill()
             self._thread.join()
+        if leave:
+            self._note_classes()
         leave = leave and self._start.makes
         if leave and not self._keeps_catalog:
             with contextlib.suppress(Py4JError):  # Derby says by an exception that it is shut down
@@ -262,8 +266,15 @@ class StartingSpark:
         # What pyspark remembers of a JVM that is gone would stop the next session from starting.
         SparkContext._gateway = SparkContext._jvm = None
 
+    def _note_classes(self) -> None:
+        if self._start.archive is not None:
+            with contextlib.suppress(Py4JError, OSError):
+                beans = self.gateway.jvm.java.lang.management.ManagementFactory
+                loaded = int(beans.getClassLoadingMXBean().getTotalLoadedClassCount())
+                self._start.archive.note(loaded, self._start.makes)
+
     def _wait_for_java(self) -> None:
-        if self._start.makes:  # of a start that failed, and nothing is to be kept of it
+        if self._start.makes:  # of a start that failed or did little, and nothing is to be kept of it
             self.process.kill()
         try:
             self.process.wait(SECONDS_TO_END)
