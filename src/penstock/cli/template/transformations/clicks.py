@@ -2,7 +2,6 @@
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
 
 spark = SparkSession.active()
 
@@ -10,10 +9,10 @@ spark = SparkSession.active()
 @dp.table(comment="Every click, once.")
 def clicks() -> DataFrame:
     # No option names the server: `penstock run` tells Spark which one it is.
-    messages = spark.readStream.format("penstock").option("stream", "clicks").option("text", "true").load()
-    # A message has: stream, offset, time (when it was written), tag, entry. Here the entry is JSON.
-    click = from_json(col("entry"), "at TIMESTAMP, page STRING, user INT, ms INT").alias("click")
-    return messages.select("offset", click).select("offset", "click.*")
+    # A message has: stream, offset, time (when it was written), tag, entry. Other columns are fields of its JSON entry.
+    # An entry that does not fit ends the run; .option("badEntries", "drop") would leave it out.
+    columns = "offset BIGINT, at TIMESTAMP, page STRING, user INT, ms INT"
+    return spark.readStream.format("penstock").schema(columns).option("stream", "clicks").load()
 
 
 # A sink writes to another stream; follow it with: penstock tail slow_clicks
@@ -22,6 +21,6 @@ dp.create_sink("slow_clicks", "penstock", {"stream": "slow_clicks"})
 
 @dp.append_flow(target="slow_clicks")
 def find_slow_clicks() -> DataFrame:
-    # The sink needs a column `entry`, and a column `tag` is optional.
+    # Columns become the fields of a JSON entry; a column `tag` is optional, and `entry` would be the whole entry.
     slow = spark.readStream.table("clicks").where("ms > 1500")
-    return slow.selectExpr("page AS tag", "to_json(struct(at, page, user, ms)) AS entry")
+    return slow.selectExpr("page AS tag", "at", "page", "user", "ms")

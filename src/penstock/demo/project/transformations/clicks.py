@@ -2,16 +2,14 @@
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
 
 spark = SparkSession.active()
 
 
 @dp.table(comment="Every click, once.")
 def clicks() -> DataFrame:
-    messages = spark.readStream.format("penstock").option("stream", "clicks").option("text", "true").load()
-    click = from_json(col("entry"), "id STRING, at TIMESTAMP, page STRING, ms INT").alias("click")
-    return messages.select(click).select("click.*")
+    columns = "id STRING, at TIMESTAMP, page STRING, ms INT"  # fields of the JSON entries
+    return spark.readStream.format("penstock").schema(columns).option("stream", "clicks").load()
 
 
 dp.create_sink("alerts", "penstock", {"stream": "alerts"})
@@ -20,4 +18,4 @@ dp.create_sink("alerts", "penstock", {"stream": "alerts"})
 @dp.append_flow(target="alerts")
 def find_slow_clicks() -> DataFrame:
     slow = spark.readStream.table("clicks").where("ms >= 3000")
-    return slow.selectExpr("page AS tag", "to_json(struct(id, page, ms)) AS entry")
+    return slow.selectExpr("page AS tag", "id", "page", "ms")
