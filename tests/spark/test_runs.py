@@ -243,6 +243,22 @@ def test_a_project_with_a_view_is_run_before_its_streams_stay(tmp_path: Path, ru
     assert runs.count("counted") == 100
 
 
+def test_a_stream_that_was_deleted_between_two_runs_is_told_at_its_flow_and_full_refresh_helps(
+    tmp_path: Path, runs: Runs
+) -> None:
+    folder = project(tmp_path, a_table("lost", read("option('stream', 'in')")))
+    write(runs.client, 0)
+    runs.run(folder)
+    runs.client.delete("in")
+    runs.client.execute_command("TWRITE", "in", "tag", "new")
+    kind, line = runs.mistake(folder)
+    assert kind == "RunFailed"
+    assert "0.py:7: stream in was read up to offset 100, and the stream ends at 1: it was deleted and " in line
+    assert line.endswith("(`penstock run DIR --full-refresh TABLE` starts the flow of a table anew.)")
+    assert runs.run(folder, full_refresh=["lost"]) == {"lost": 1}
+    assert runs.count("lost") == 1
+
+
 def test_a_mistake_in_streams_that_stay_is_told_as_in_a_run(tmp_path: Path, runs: Runs) -> None:
     folder = project(tmp_path, a_table("wrong", read("option('stream', 'in')") + ".select('nothing')"))
     kind, (line,), _ = runs.stay(folder, {})

@@ -123,6 +123,9 @@ names or means.
 """
 
 
+_ANEW = "(`penstock run DIR --full-refresh TABLE` starts the flow of a table anew.)"
+
+
 def finding(said: str, place: Place | None) -> Finding:
     """What Spark says of a flow that failed, at the place of the flow.
 
@@ -131,7 +134,8 @@ def finding(said: str, place: Place | None) -> Finding:
     >>> finding("Python worker failed to connect back.", None).lasting
     False
     """
-    return Finding(shorten(said), in_statement(said, place), lasting=_LASTING.search(said) is not None)
+    how = f" {_ANEW}" if "DataLoss: " in said else ""
+    return Finding(f"{shorten(said)}{how}", in_statement(said, place), lasting=_LASTING.search(said) is not None)
 
 
 _LINE = re.compile(r"(?:\(line (\d+), pos|\bline (\d+) pos|== SQL \(line (\d+), position)")
