@@ -24,14 +24,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
-from penstock.engine.observe.slow_log import QUICKEST_TIMED
-from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, MANY_ARGUMENTS, SAMPLE, UNTIMED
 from penstock.engine.session import Unconfirmed
-from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import OK, RawPieces, encode
 
 if TYPE_CHECKING:
@@ -84,45 +80,6 @@ def fast_table(stats: Stats) -> FastTable:
                 last_key=_last_key(command),
             )
     return table
-
-
-def run_fast(engine: Engine, session: Session, known: FastCommand, argv: Argv) -> Reply:
-    """Run a row's command for a script: what the inner loop does for a client, less what a script does once.
-
-    LongWay if the command is work for a thread. It has changed nothing then.
-    """
-    keyspace, stats, counters = engine.keyspace, engine.stats, known.counters
-    dirty = keyspace.dirty
-    session.effects = None
-    failure: ReplyError | None = None
-    reply: Reply = None
-    alone = len(argv) > MANY_ARGUMENTS
-    timed = alone or counters[CALLS] < SAMPLE or counters[UNTIMED] + 1 >= SAMPLE
-    began = perf_counter_ns() if timed else 0
-    try:
-        reply = known.command.handler(session, argv)
-    except ReplyError as error:
-        counters[FAILED] += 1
-        stats.count_error(error)
-        failure = error
-    if timed:
-        took = perf_counter_ns() - began
-        stats.count_time(counters, took, alone)
-        if took >= QUICKEST_TIMED * 1000:
-            engine.notice(session, known.command, argv, took)
-    else:
-        counters[UNTIMED] += 1
-    counters[CALLS] += 1
-    stats.tally[COMMANDS] += 1
-    if known.command.reads_one:
-        stats.count_lookup(argv[known.command.reads_one] in session.db.data)
-    elif known.reads:
-        engine.count_lookups(session.db.data, known.command, argv)
-    if engine.log is not None and keyspace.dirty != dirty:
-        engine.propagate(session.db, [argv] if session.effects is None else session.effects)
-    if failure is not None:
-        raise failure
-    return reply
 
 
 def _last_key(command: Command) -> int:

@@ -25,12 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from lupa import lua51
 
-from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
-from penstock.engine.fast_path import FastTable, run_fast
 from penstock.engine.lua import interpreter
-from penstock.engine.observe.monitors import in_short
-from penstock.engine.run_handler import CLIENT, run_handler
+from penstock.engine.script_calls import as_argument, direct_call, internal_error
 from penstock.engine.session import Session
 from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
@@ -46,7 +43,6 @@ log = logging.getLogger("penstock.script")
 
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
-_EXACT = 10**17  # integers below it have no more than 17 digits
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -114,11 +110,7 @@ class Scripting:
         self._engine = engine
         self.scripts: dict[bytes, Script] = {}  # by SHA1 in lower-case hexadecimal
         self._known: dict[bytes, Command] = {}  # commands that scripts called, as they spelled them
-        self._run: Run | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._run is not None
+        self.running: Run | None = None
 
     # -- scripts ----------------------------------------------------------------------------------------------
 
@@ -128,7 +120,7 @@ class Scripting:
         script = self.scripts.get(sha)
         if script is None:
             flags, body = _shebang(source)
-            ok, function = self._lua.compile(body)
+            ok, function = self.lua.compile(body)
             if not ok:
                 problem = function.decode("utf-8", "surrogateescape")
                 raise ReplyError(f"Error compiling script (new function): {problem}")
@@ -137,7 +129,7 @@ class Scripting:
 
     def run(self, caller: Session, argv: Argv, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
         """Run a script for a session and answer its value. `argv` are the words of its EVAL."""
-        engine, lua = self._engine, self._lua
+        engine, lua = self._engine, self.lua
         if read_only and script.flags is not None and not script.read_only:
             raise ReplyError("Can not execute a script with write flag using *_ro command.")
         if script.flags is not None and not (script.read_only or script.allow_oom) and engine.memory.limit:
@@ -149,7 +141,7 @@ class Scripting:
         session.user, session.db = caller.user, caller.db
         session.name, session.peer = caller.name, caller.peer
         session.fetched = caller.fetched
-        self._run = run = Run(caller, argv, script, read_only or script.read_only)
+        self.running = run = Run(caller, argv, script, read_only or script.read_only)
         try:
             with engine.unit():
                 ok, reply, counted = lua.run(
@@ -159,7 +151,7 @@ class Scripting:
             problem = str(error) or "not enough memory"
             ok, reply, counted = False, b"ERR %b script: %b" % (problem.encode(), script.sha), False
         finally:
-            self._run = session.fetched = None
+            self.running = session.fetched = None
             lua.limit_memory(False)
             if run.busy:
                 engine.require_gates(BUSY_SCRIPT, False)
@@ -188,7 +180,7 @@ class Scripting:
 
     def kill(self) -> None:
         """Have the script that blocks other clients end at its next tick."""
-        run = self._run
+        run = self.running
         if run is None:
             raise NotBusy
         if run.wrote:
@@ -200,31 +192,31 @@ class Scripting:
 
     def abandon(self) -> None:
         """End the script at its next tick, even if it has written: the server stops without saving."""
-        if self._run is not None:
-            self._run.killed = True
+        if self.running is not None:
+            self.running.killed = True
 
     def interrupt(self) -> None:
         """A signal asks the server to stop: a busy script that has written nothing ends at its next tick.
 
         One that has written continues, because half of it would be worse; SHUTDOWN NOSAVE ends it.
         """
-        run = self._run
+        run = self.running
         if run is not None and not run.wrote:
             run.interrupted = True
 
     def gate(self, session: Session, command: Command, argv: Argv) -> None:
         """While a script is busy, others may do little."""
-        run = self._run
+        run = self.running
         if run is not None and run.busy and session is not self._session and Flag.ALLOW_BUSY not in command.flags:
             raise Busy("Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
 
     # -- called from Lua --------------------------------------------------------------------------------------
 
     @cached_property
-    def _lua(self) -> interpreter.Lua:
+    def lua(self) -> interpreter.Lua:
         return interpreter.Lua(
-            {
-                "call": self._call,
+            lambda lua: {
+                "call": direct_call(self, self._engine, self._session, lua),
                 "call_many": self._call_many,
                 "tick": self._tick,
                 "may": self._may,
@@ -241,41 +233,28 @@ class Scripting:
         session.scripted = True
         return session
 
-    def _call(self, protocol: int, *arguments: Any) -> Any:
-        """redis.call: a Lua value, or the table of an error. Raises nothing, see lua/native.py."""
+    def call(self, protocol: int, *arguments: Any) -> Any:
+        """redis.call of any command (script_calls.py has the short way of most): a Lua value, or the table of an error.
+
+        Raises nothing, see lua/native.py.
+        """
         try:
-            return self._lua.hand(self._command(protocol, arguments), protocol)
+            return self.lua.hand(self._command(protocol, arguments), protocol)
         except (ReplyError, _StartsAgain) as error:
-            return self._lua.hand(error if isinstance(error, ReplyError) else ReplyError("not read yet"), protocol)
-        except Exception as error:  # a bug of ours is the script's error, not the server's end
-            log.exception("internal error in a script's %r", in_short(arguments), exc_info=error)
-            return self._lua.hand(ReplyError(f"internal error: {error!r}"), protocol)
+            return self.lua.hand(error if isinstance(error, ReplyError) else ReplyError("not read yet"), protocol)
+        except Exception as error:
+            return self.lua.hand(internal_error(arguments, error), protocol)
 
     def _call_many(self, protocol: int, table: Any, count: int) -> Any:
         """redis.call with more arguments than Lua can hand over one by one."""
-        return self._call(protocol, *self._lua.items(table, count))
+        return self.call(protocol, *self.lua.items(table, count))
 
     def _command(self, protocol: int, arguments: tuple[Any, ...]) -> Reply:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
-        argv = [argument if type(argument) is bytes else _argument(argument) for argument in arguments]
-        engine, run, session = self._engine, self._run, self._session
-        if run is not None and run.unread:
+        argv = [as_argument(argument) for argument in arguments]
+        if self.running is not None and self.running.unread:
             raise _StartsAgain
-        known = self._quick.get(argv[0])
-        if (
-            known is not None
-            and known.low <= len(argv) <= known.high
-            and not (engine.scripts_gated or engine.busy_names.table or engine.lazy.pending)
-            and run is not None
-            and session.user.unrestricted
-            and (run.wrote or not known.command.writes or self._begins_to_write(run))
-        ):
-            session.protocol = protocol
-            try:
-                return run_fast(engine, session, known, argv)
-            except LongWay:
-                return run_handler(engine, session, known.command, argv, CLIENT)
         try:
             command = self._admitted(argv, protocol)
         except ReplyError as error:
@@ -283,31 +262,12 @@ class Scripting:
             raise
         return self._engine.call(self._session, command, argv)
 
-    @staticmethod
-    def _begins_to_write(run: Run) -> bool:
-        """Whether the script may write; if so, it has."""
-        run.wrote = not run.read_only
-        return run.wrote
-
-    @cached_property
-    def _quick(self) -> FastTable:
-        """Commands of the inner loop that cannot take long: while no gate matters they need neither gates nor
-        `Engine.call`.
-        """
-        return {
-            name: known
-            for name, known in self._engine.every_fast.items()
-            if not known.timed
-            and not known.command.flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
-            and known.command.foresees is None
-        }
-
     def _admitted(self, argv: Argv, protocol: int) -> Command:
         """The command, if the script may run it now."""
         command = self._known.get(argv[0])
         if command is None or not command.low <= len(argv) <= command.high:
             command = self._look_up(argv)
-        engine, session, run = self._engine, self._session, self._run
+        engine, session, run = self._engine, self._session, self.running
         assert run is not None, "a command from no script"
         if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
@@ -352,7 +312,7 @@ class Scripting:
     def _may(self, table: Any, count: int) -> bool | None:
         """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
         try:
-            argv = [_argument(argument) for argument in self._lua.items(table, count)]
+            argv = [as_argument(argument) for argument in self.lua.items(table, count)]
             command = _find(argv)
         except ReplyError:
             return None
@@ -361,7 +321,7 @@ class Scripting:
 
     def _tick(self) -> bool:
         """Lua asks from time to time; whether the script must end."""
-        run, engine = self._run, self._engine
+        run, engine = self.running, self._engine
         if run is None or run.unread:
             return run is not None
         now = time.monotonic()
@@ -403,16 +363,6 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
                 raise ReplyError(f"Unexpected flag in script shebang: {flag}")
             flags.add(flag)
     return frozenset(flags), newline + body
-
-
-def _argument(value: Any) -> bytes:
-    if type(value) is bytes:
-        return value
-    if type(value) is int and -_EXACT < value < _EXACT:
-        return b"%d" % value  # the same, and quicker
-    if type(value) is int or type(value) is float:
-        return b"%.17g" % value
-    raise ReplyError("Lua redis lib command arguments must be strings or integers")
 
 
 def _find(argv: Argv) -> Command:

@@ -61,15 +61,16 @@ class _Unlimited:
 class Lua:
     """The Lua state, and values on their way into it."""
 
-    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, functions: Callable[[Lua], dict[str, Callable[..., Any]]]) -> None:
         self._runtime = lua51.LuaRuntime(
             encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False,
             attribute_filter=_no_attributes, max_memory=0,
         )  # fmt: skip
         self.table = self._runtime.table_from
         self.memory_used = self._runtime.get_memory_used
-        self._unlimited = _Unlimited(self._runtime.set_max_memory)
-        self._slot, self._ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
+        self._set_limit = self._runtime.set_max_memory
+        self._unlimited = _Unlimited(self._set_limit)
+        self._slot, self.ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
         self._reserve()
         null = self._runtime.execute(
             b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
@@ -84,12 +85,12 @@ class Lua:
         libraries[b"cjson"] = self._chunk("cjson.lua", null)
         libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua")
         host = self._functions({
-            **functions, "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
+            **functions(self), "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
             "sha1hex": self._handing(_sha1hex),
         })  # fmt: skip
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
         host[b"long_sort"] = LONG_SORT
-        host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self._ok_mark, self._status_mark
+        host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self.ok_mark, self._status_mark
         pattern_function, _ = self._chunk("patterns.lua")
         self.run, self.compile = self._chunk(
             "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function
@@ -115,7 +116,7 @@ class Lua:
 
     def limit_memory(self, limited: bool) -> None:
         self._unlimited.limit = MEMORY_LIMIT if limited else 0
-        self._runtime.set_max_memory(MEMORY_LIMIT if limited else 0)
+        self._set_limit(MEMORY_LIMIT if limited else 0)
 
     def collect(self) -> None:
         self._runtime.gccollect()
@@ -126,8 +127,18 @@ class Lua:
         """Put a reply into Lua and answer what refers to it; `received` in lua/sandbox.lua is the other half."""
         if type(reply) is int:
             return reply
+        if type(reply) is bytes:
+            set_limit = self._set_limit  # what `_unlimited` does, and quicker
+            try:
+                set_limit(0)
+                self._slot[1] = reply
+            finally:
+                set_limit(self._unlimited.limit)
+            return True
         if reply is OK:
-            return self._ok_mark
+            return self.ok_mark
+        if reply is None:
+            return None if protocol == 3 else False
         with self._unlimited:
             if isinstance(reply, Status):
                 self._slot[1] = bytes(reply)

@@ -227,6 +227,7 @@ function redis.call(...)
         reply = call(resp, ...)
     end
     if reply == ok_mark then return {ok = "OK"} end
+    if type(reply) == "number" then return reply end
     reply = received(reply)
     if type(reply) == "table" and reply.err then error(reply, 0) end
     return reply
