@@ -4,6 +4,7 @@ what Lua's own functions find.
 
 from __future__ import annotations
 
+import math
 import threading
 from importlib import resources
 from pathlib import Path
@@ -142,9 +143,9 @@ CALL = _both()
         st.builds(bytes.__add__, st.sampled_from(ITEMS + MARKS), st.sampled_from([b"", b"", b"*", b"+", b"-", b"?"])),
         max_size=6,
     ).map(b"".join),
-    start=st.sampled_from([None, 0, 1, 3, -2, -50, 99, 2.7, b"2"]),
-    replacement=st.sampled_from([b"x", b"<%0>", b"%1", b"%2%%", b"function", b"table", 7]),
-    limit=st.sampled_from([None, 0, 1, 2, -1, 1.5]),
+    start=st.sampled_from([None, 0, 1, 3, -2, -50, 99, 2.7, b"2", math.nan, math.inf, -math.inf, 2.0**63, -(2.0**63)]),
+    replacement=st.sampled_from([b"x", b"<%0>", b"%1", b"%2%%", b"function", b"table", 7, b"x%"]),
+    limit=st.sampled_from([None, 0, 1, 2, -1, 1.5, 2.0**31, 2.0**32 + 1, -(2.0**31) - 1, math.inf, math.nan, 2.0**63]),
 )
 def test_what_is_found_is_what_lua_finds(
     name: bytes, text: bytes, pattern: bytes, start: Any, replacement: Any, limit: Any

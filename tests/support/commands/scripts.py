@@ -160,6 +160,12 @@ MISTAKES = [
 ]  # fmt: skip
 
 LIBRARIES = [
+    "return ('ab'):rep(40000):find(('ab'):rep(20000))",
+    "return ('ab'):find(('a?'):rep(6000))",
+    "return {('ab'):rep(4):gsub(('x'):rep(300000), '')}",
+    "return {('ab'):rep(40000):find('b*a*b', 1/0)}",
+    "return #('ab'):rep(40000):gsub('a*b', 'x', 2^32 + 5)",
+    "return (('ab'):rep(40000) .. 'a'):gsub('a-b', 'x%'):sub(-4)",
     "return ('x'):find({})",
     "return ('x'):gsub('x')",
     "return string.find('x', {})",

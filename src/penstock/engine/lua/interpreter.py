@@ -91,7 +91,7 @@ class Lua:
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
         host[b"long_sort"] = LONG_SORT
         host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self.ok_mark, self._status_mark
-        pattern_function, _ = self._chunk("patterns.lua")
+        pattern_function, _, host[b"max_pattern_of_c"] = self._chunk("patterns.lua")
         self.run, self.compile = self._chunk(
             "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function
         )

@@ -13,7 +13,7 @@
 --                       count long brackets in an int (CVE-2025-46819); and reserve too little stack for functions with
 --                       both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
-local is_read_only, patched, is_internal, instead, long_sort = ...
+local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort = ...
 
 local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
@@ -23,7 +23,7 @@ local getinfo = debug.getinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
 local MAX_RESULTS = 8000 -- the C stack of Lua 5.1
-local MAX_PATTERN = 10000
+local MAX_PATTERN = 1e6
 local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
 local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
 local MAX_INT = 2147483647
@@ -79,16 +79,26 @@ local strings = {}
 for name, value in pairs(string) do strings[name] = value end
 library.string = strings
 
+-- Our own functions recurse in Lua, which has an end too.
+local function too_complex(ok, ...)
+    local problem = ...
+    if not ok and type(problem) == "string" and find(problem, "^patterns%.lua:%d+: stack overflow") then
+        return false, "pattern too complex"
+    end
+    return ok, ...
+end
+
 for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
     local real = string[name]
     strings[name] = function(...)
         local text, pattern, third, fourth = ...
         local called = real
         if type(pattern) == "string" then
-            if #pattern > MAX_PATTERN and not (name == "find" and fourth) then error("pattern too complex", 2) end
+            local longest = type(text) == "string" and MAX_PATTERN or MAX_PATTERN_OF_C
+            if #pattern > longest and not (name == "find" and fourth) then error("pattern too complex", 2) end
             if type(text) == "string" then called = instead(name, text, pattern, third, fourth) or real end
         end
-        return same(relay_method(name, pcall(called, ...)))
+        return same(relay_method(name, too_complex(pcall(called, ...))))
     end
 end
 

@@ -1,7 +1,7 @@
 """Functions for scripts that are written in Python: the bit and struct libraries.
 
 Lua sees them through `native.lua`. A function here never raises into Lua, where an exception would be an object that
-a script could hold: it answers its values, or the `Refusal` that the Lua side raises. `Lua.native` (scripting.py) hands
+a script could hold: it answers its values, or the `Refusal` that the Lua side raises. `Lua` (interpreter.py) hands
 either over.
 """
 

@@ -266,7 +266,10 @@ end
 
 -- the functions of string ------------------------------------------------------------------------------------------
 
+local OUT_OF_RANGE = 2 ^ 63 -- C makes the least integer of what is as large, and of what is no number
+
 local function from(text, start)
+    if not (start > -OUT_OF_RANGE and start < OUT_OF_RANGE) then return 1 end
     start = start >= 0 and floor(start) or ceil(start)
     if start < 0 then start = #text + start + 1 end
     return start < 1 and 1 or start > #text and #text + 1 or start
@@ -327,7 +330,9 @@ local function replaced(replacement, at, stop, captured, all)
         if one == "%" then
             place = place + 1
             one = sub(replacement, place, place)
-            if one == "0" then
+            if one == "" then
+                one = "\0" -- C sees the end of the string
+            elseif one == "0" then
                 one = captured(0, at, stop)
             elseif find(one, "^%d") then
                 one = captured(tonumber(one), at, stop)
@@ -339,8 +344,15 @@ local function replaced(replacement, at, stop, captured, all)
     return concat(pieces)
 end
 
+-- A number as an int of C, which has the lower 32 bits of it.
+local function as_int(number)
+    if not (number > -OUT_OF_RANGE and number < OUT_OF_RANGE) then return 0 end
+    local bits = (number >= 0 and floor(number) or ceil(number)) % 2 ^ 32
+    return bits >= 2 ^ 31 and bits - 2 ^ 32 or bits
+end
+
 function functions.gsub(text, pattern, replacement, limit)
-    limit = limit == nil and huge or floor(tonumber(limit))
+    limit = limit == nil and huge or as_int(tonumber(limit))
     if type(replacement) == "number" then replacement = replacement .. "" end
     local items, anchored = parse(pattern, true)
     local fit, captured, all = matcher(text, items)
@@ -386,6 +398,8 @@ function functions.plain(text, wanted, start)
     end
 end
 
+-- Lua's own functions recurse on the C stack once for every item of a pattern, so they get none that is longer.
+local MAX_PATTERN_OF_C = 10000
 local REPLACEMENTS = {["string"] = true, number = true, table = true, ["function"] = true}
 
 -- What to call in place of a function of string, nil if that is harmless, or refuses its arguments.
@@ -396,11 +410,13 @@ local function instead(name, text, pattern, third, fourth)
     end
     local iterates = name == "gmatch" or name == "gfind"
     -- Only for an iterator is ^ a character like others.
-    if #text <= most(iterates and byte(pattern) == 94 and "." .. pattern or pattern) then return nil end
+    if #pattern <= MAX_PATTERN_OF_C and #text <= most(iterates and byte(pattern) == 94 and "." .. pattern or pattern) then
+        return nil
+    end
     if name == "gsub" then
         return REPLACEMENTS[type(third)] and (fourth == nil or tonumber(fourth)) and functions.gsub
     end
     return (iterates or third == nil or tonumber(third)) and functions[name]
 end
 
-return instead, functions
+return instead, functions, MAX_PATTERN_OF_C

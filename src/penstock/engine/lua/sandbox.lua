@@ -26,7 +26,7 @@ local getinfo, sethook = debug.getinfo, debug.sethook
 
 local READ_ONLY = "Attempt to modify a readonly table"
 local INSTRUCTIONS = 100000 -- between two looks at the clock: about a millisecond
-local DIRECT = 200 -- more arguments than these reach Python in a table; see MAX_REFERENCES in scripting.py
+local DIRECT = 200 -- more arguments than these reach Python in a table; see MAX_REFERENCES in interpreter.py
 
 -- read-only tables --------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ end
 
 local library = load_library(
     function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end,
-    pattern_function, host.long_sort
+    pattern_function, host.max_pattern_of_c, host.long_sort
 )
 local relay = library.relay
 
