@@ -202,7 +202,7 @@ def test_a_script_killed_without_memory_does_not_end_the_coroutines_of_the_next(
         end
         while true do end"""
     with Server() as server, redis.Redis.from_url(server.url) as client:
-        with pytest.raises(redis.ResponseError, match="Script killed by user|not enough memory"):
+        with pytest.raises(redis.ResponseError, match=r"Script killed by user|not enough memory"):
             client.eval(greedy, 0)
         assert client.eval("return coroutine.wrap(function() return 1 end)()", 0) == 1
 
