@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.timeout(1800)  # some hundred short lives, one after the other
 @pytest.mark.parametrize("life", ["log", "history"])
 def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path, life: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.support.storage.power_cut", str(tmp_path), life],
         capture_output=True,
         text=True,
-        timeout=300,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert int(ran.stdout.split()[-2]) > 40, "hardly any call was interrupted"

@@ -28,6 +28,7 @@ FIRST = (
     "tests/test_packaging.py",
     "tests/integration/",
     "tests/replication/test_faults.py",
+    "tests/storage/test_every_crash.py",
     "tests/cli/",
     "tests/client/cluster/",
     "tests/spark/test_runs.py",
