@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from penstock.spark import catalog_file
-from penstock.spark.class_archive import VARIABLE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -42,7 +40,6 @@ def statements(folder: Path) -> Iterator[Statements]:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.spark.statements", str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-        env=os.environ | {"SPARK_SUBMIT_OPTS": "", VARIABLE: ""},
     ) as process:  # fmt: skip
         yield Statements(process)
 

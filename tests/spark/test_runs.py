@@ -16,7 +16,6 @@ from tests.support.docs import DOCS, blocks
 from tests.support.spark.projects import HEAD, entries, project, write
 
 from penstock import Server
-from penstock.spark.class_archive import VARIABLE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -68,7 +67,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         words = [sys.executable, "-m", "tests.support.spark.runs", str(tmp_path_factory.mktemp("runs"))]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-            env=os.environ | {"PENSTOCK_URL": server.url, "SPARK_SUBMIT_OPTS": "", VARIABLE: ""},
+            env=os.environ | {"PENSTOCK_URL": server.url},
         ) as process:  # fmt: skip
             yield Runs(client, process)
 
