@@ -141,7 +141,7 @@ def test_what_is_missing_is_reported(folder: Path) -> None:
     missing = run_check(folder / "nothing")
     assert str(missing) == f"{folder / 'nothing'}: there is no such file or folder" and missing.exit_code == 2
     (folder / "empty").mkdir()
-    assert run_check(folder / "empty").exit_code == 1
+    assert run_check(folder / "empty").exit_code == 2
     (folder / "appendonlydir" / "x.1.base.pns").unlink()
     assert "the manifest lists it, and it is not there" in str(run_check(folder))
 

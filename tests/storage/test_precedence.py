@@ -11,6 +11,7 @@ import pytest
 from tests.support.storage.life import Life
 
 from penstock.storage import manifest as manifests
+from penstock.storage.folder_lock import FolderUnusable
 from penstock.storage.precedence import OlderData
 
 RULES = "3600 1000000"
@@ -235,3 +236,18 @@ def test_the_manifest_says_whether_the_log_is_on(tmp_path: Path) -> None:
     life.run("CONFIG SET appendonly no")
     assert manifests.read(path).state is manifests.State.OFF
     killed(life)
+
+
+def test_a_log_to_which_nothing_was_written_is_not_missed(tmp_path: Path) -> None:
+    killed(Life(tmp_path))
+    assert values(tmp_path, appendonly="no") == {}
+
+
+def test_a_disk_that_is_full_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(manifests.Manifest, "write", refuse)
+    with pytest.raises(FolderUnusable, match=r"No space left on device\. Make room on that disk") as raised:
+        Life(tmp_path)
+    assert f"dir {tmp_path} cannot be written" in str(raised.value)

@@ -72,7 +72,8 @@ class App:
         self.halted = False  # no command runs any more
         self.metrics = MetricsEndpoint(self)
         self.stop_requested = asyncio.Event()  # set by signals and `halt`; the owner of the app waits for it
-        self.stop_refused_at = -math.inf  # when a signal was refused, because the data cannot be written; monotonic
+        self.stop_signal = 0  # the last signal that asked to stop
+        self.interrupt_refused_at = -math.inf  # when Ctrl-C was refused, because the data cannot be written; monotonic
         if self.replication.shard is not None:
             self.replication.shard.on_agent_gone = self.stop_requested.set
 

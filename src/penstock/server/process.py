@@ -87,7 +87,8 @@ async def _until_it_may_stop(app: App) -> None:
                 error.__cause__ or error,
                 INSISTENCE_SECONDS,
             )
-            app.stop_refused_at = time.monotonic()
+            if app.stop_signal == signal.SIGINT:
+                app.interrupt_refused_at = time.monotonic()
             app.stop_requested.clear()
         else:
             return
@@ -101,11 +102,12 @@ def _interrupt_scripts(app: App, number: int) -> None:
 
 def _asked_to_stop(app: App, number: int) -> None:
     """A second SIGTERM changes nothing, as with Redis: a program may send it twice. A second Ctrl-C is a user's."""
-    was_refused = time.monotonic() - app.stop_refused_at < INSISTENCE_SECONDS
+    was_refused = time.monotonic() - app.interrupt_refused_at < INSISTENCE_SECONDS
     if number == signal.SIGINT and (app.stop_requested.is_set() or was_refused):
         log.warning("asked to stop a second time: leaving at once")
         os._exit(1)
     log.log(logs.NOTICE, "Received %s", signal.Signals(number).name)
+    app.stop_signal = number
     app.stop_requested.set()
 
 

@@ -37,7 +37,7 @@ def run_check(path: Path, fix: bool = False) -> Report:
 
 def _check(path: Path, fix: bool, report: Report) -> None:
     if not path.exists():
-        report.missing(path)
+        report.missing(path, "there is no such file or folder")
     elif path.is_dir():
         _check_folder(path, fix, report)
     elif path.suffix == ".manifest":
@@ -63,7 +63,7 @@ def _check_folder(folder: Path, fix: bool, report: Report) -> None:
         if report.damaged == before:
             whole.append(path)
     if not manifests and not snapshots:
-        report.damage(folder, "there is neither a snapshot nor a log here")
+        report.missing(folder, "there is neither a snapshot nor a log here")
     files = SegmentFiles(folder / FOLDER)
     if len(whole) == len(snapshots) + len(manifests):
         check_history(folder, files, snapshots, manifests, fix, report)

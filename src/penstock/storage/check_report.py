@@ -26,10 +26,10 @@ class Report:
     def say(self, path: Path, text: str) -> None:
         self.lines.append(f"{path}: {text}")
 
-    def missing(self, path: Path) -> None:
-        """There is nothing to check."""
+    def missing(self, path: Path, text: str) -> None:
+        """There is nothing to check, and why."""
         self.is_missing = True
-        self.say(path, "there is no such file or folder")
+        self.say(path, text)
 
     def damage(self, path: Path, text: str) -> None:
         self.damaged += 1

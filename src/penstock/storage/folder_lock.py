@@ -9,6 +9,7 @@ Rejected: a file with a process number in it. After a crash it names a process t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -33,11 +34,14 @@ class FolderInUse(StorageError):
 class FolderUnusable(StorageError):
     """The folder cannot be made, or nothing can be written there."""
 
-    def __init__(self, folder: Path, problem: str) -> None:
+    def __init__(self, folder: Path, error: OSError) -> None:
         self.path = folder
         self.offset = 0
+        problem = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
         self.problem = problem
         remedy = "Name a folder with --dir that can be, or start with --appendonly no --save '' to keep nothing"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Make room on that disk"
         PenstockError.__init__(self, f"dir {folder} cannot be written: {problem}. {remedy}")
 
 

@@ -88,9 +88,12 @@ class Persistence:
                 return
             if self._config.appendonly:  # perhaps only since a moment ago: CONFIG SET while the snapshot was loaded
                 self._lock.take()
-                if not from_log:
-                    self.aof.create()
-                self.aof.open(self._log_trouble, following=self._engine.following)
+                try:
+                    if not from_log:
+                        self.aof.create()
+                    self.aof.open(self._log_trouble, following=self._engine.following)
+                except OSError as error:
+                    raise self._unusable(error) from None
         except BaseException:
             self._lock.release()
             raise
@@ -124,9 +127,10 @@ class Persistence:
             await self._wait_for_lock()
             check_writable(Path(self._config.dir))
         except OSError as error:
-            problem = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
-            folder = Path(self._config.dir).absolute()
-            raise FolderUnusable(folder, problem) from None
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> FolderUnusable:
+        return FolderUnusable(Path(self._config.dir).absolute(), error)
 
     async def _wait_for_lock(self) -> None:
         patience = time.monotonic() + PREDECESSOR_SECONDS

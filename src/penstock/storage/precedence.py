@@ -140,7 +140,7 @@ def check_start(from_log: bool, manifest_path: Path, snapshot_path: Path) -> Non
                 "Start with --appendonly no, then CONFIG SET appendonly yes; "
                 f"to give these changes up, move {snapshot_path.name} away",
             )
-    elif standing is None or not standing.has_all(listed, end):
+    elif not (standing is not None and standing.has_all(listed, end)) and not _is_empty(listed, folder):
         if listed.state is State.ON:
             lacks = f"the snapshot {snapshot_path} lacks" if snapshot_path.exists() else "are in no snapshot"
             raise OlderData(
@@ -153,3 +153,12 @@ def check_start(from_log: bool, manifest_path: Path, snapshot_path: Path) -> Non
             "if the log is not needed, move that folder away",
             folder,
         )
+
+
+def _is_empty(listed: Manifest, folder: Path) -> bool:
+    """Whether nothing was ever written to a log."""
+    try:
+        written = any((folder / name).stat().st_size for name in listed.increments)
+        return not written and not any(snapshot.read(folder / listed.base))
+    except (OSError, StorageError):
+        return False
