@@ -161,6 +161,14 @@ def test_a_base_that_was_written_while_the_log_was_off_is_newer_than_the_snapsho
     assert values(tmp_path, appendonly="no") == {b"0:a": b"4"}
 
 
+def test_a_base_that_was_begun_before_a_snapshot_does_not_count_as_newer(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.run("SET a 1", "CONFIG SET appendonly no", "SET a 2", "BGREWRITEAOF", "SET a 3", "SAVE")
+    life.wait_for_child()
+    killed(life)
+    assert values(tmp_path) == {b"0:a": b"3"}
+
+
 def test_a_folder_of_an_older_version_starts_as_it_did(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     life = Life(tmp_path)
     life.run("SET a 1")

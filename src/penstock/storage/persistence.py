@@ -217,6 +217,9 @@ class Persistence:
         return self._saves.last
 
     def save(self) -> None:
+        if self.aof.writer is None and self._child.does(self._rewrites):
+            self._child.kill(self._rewrites)  # its base would be older than the snapshot, and taken for newer
+            self._rewrites.scheduled = True
         self._saves.save()
 
     def save_nothing(self) -> None:
