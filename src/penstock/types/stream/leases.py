@@ -97,7 +97,12 @@ class Leases:
 
     def any_due(self, now: int, held_by: int) -> bool:
         """Whether something is due, or has expired at `held_by`."""
-        return self.due(now, held_by) is not None or self.expired(held_by) is not None
+        times = self._shelves.times
+        return (
+            times.first_due(held_by) is not None
+            or times.first_free(now) is not None
+            or times.first_expired(held_by) is not None
+        )
 
     # Ranges. O(log (leases)), and O(1) a shelf touched.
 
