@@ -90,11 +90,8 @@ class ConsumerCore:
 
     def settle_failure(self, row: Row, error: BaseException) -> None:
         """Give a message back, or up, that a body failed on."""
-        delay = self._delay_after(row, error)
+        delay = self.terms.after(error, row[4] + 1)
         self.holdings.settle(row, error if delay is None else delay)
-
-    def _delay_after(self, row: Row, error: BaseException) -> int | None:
-        return self.terms.after(error, row[4] + 1)
 
     @property
     def is_waiting(self) -> bool:
@@ -199,7 +196,7 @@ class ConsumerCore:
             while not self.is_stopping:
                 pending, time = self.orders.ask_pending()
                 yield from self._sender.send([pending, time])
-                left = [row for row in pending.reply or () if not self._holds(row[0], row[1])]
+                left = [row for row in pending.reply or () if not self.holdings.has_all(row[0], row[1])]
                 if not left:
                     if is_sure:
                         self._sender.has_lost_read = False
@@ -217,7 +214,7 @@ class ConsumerCore:
                     again = self.orders.read_again(sum(row[1] - row[0] + 1 for row in left))
                     yield from self._sender.send([again])
                     found += self._hold(again.reply)
-                    if all(self._holds(row[0], row[1]) for row in left):  # else one that comes before these was not due
+                    if all(self.holdings.has_all(row[0], row[1]) for row in left):  # else an earlier one was not due
                         found = self._enqueue(found)
                     continue
                 found = self._enqueue(found)
@@ -229,12 +226,6 @@ class ConsumerCore:
             self._is_fetching = False
             self._enqueue(found)
             self.wake()
-
-    def _holds(self, first: int, last: int) -> bool:
-        rows = self.holdings.rows
-        return all(
-            (row := rows.get(offset)) is not None and self.holdings.is_open(row) for offset in range(first, last + 1)
-        )
 
     def _longest_block(self) -> int:
         """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
@@ -374,7 +365,7 @@ class ConsumerCore:
         delivery. The next message of the lane begins when the server has taken what is given up.
         """
         failures = [failure for failure in failures if self.holdings.is_open(failure[0])]  # else others have them now
-        delays = [self._delay_after(row, error) for row, error in failures]
+        delays = [self.terms.after(error, row[4] + 1) for row, error in failures]
         given_up = [self.orders.give_up(*failures[at]) for at, delay in enumerate(delays) if delay is None]
         yield from self._sender.send(given_up)
         self.holdings.forget([row for order in given_up if order.reply is not None for row in order.rows])

@@ -47,6 +47,12 @@ class Holdings:
         """Whether the message is held and neither acknowledged nor given back."""
         return self.rows.get(row[0]) is row and not self._is_settled(row)
 
+    def has_all(self, first: int, last: int) -> bool:
+        """Whether the messages of a range are open, its end included."""
+        return all(
+            (row := self.rows.get(offset)) is not None and self.is_open(row) for offset in range(first, last + 1)
+        )
+
     def _is_settled(self, row: Row) -> bool:
         settled = self._settled.get(row[0])
         return settled is not None and settled[0] is row

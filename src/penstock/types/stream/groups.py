@@ -133,7 +133,7 @@ class Group:
             token, attempts = max(token, self.token + 1), 0 if reserve else 1
             self.letter_key = dead_letter or self.letter_key
             terms = Lease(0, 0, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
-        if delays is None and self._is_quiet(messages, now, due_by):
+        if delays is None and _is_quiet(self, messages, now, due_by):
             return self._deliver_new(messages, terms, count, cap, max_bytes)
         before = (self.position, self.lost)
         leases: list[Lease] = []
@@ -239,13 +239,6 @@ class Group:
             if max_bytes is not None:
                 max_bytes -= taken.cost
         return leases, max_bytes
-
-    def _is_quiet(self, messages: Messages, now: int, due_by: int) -> bool:
-        """Whether there is nothing to do about messages that were delivered or passed by."""
-        if self.waiting.messages:
-            return False
-        first = self.leases.first_offset
-        return first is None or (first >= messages.first and not self.leases.any_due(now, due_by))
 
     def _deliver_new(
         self, messages: Messages, terms: Lease | None, count: int, cap: int, max_bytes: int | None
@@ -530,6 +523,14 @@ class Group:
         self.waiting.check()
         assert all(lease.delayed for lease in self.waiting)
         assert not any(lease.delayed for lease in self.leases)
+
+
+def _is_quiet(group: Group, messages: Messages, now: int, due_by: int) -> bool:
+    """Whether there is nothing to do about messages that were delivered or passed by."""
+    if group.waiting.messages:
+        return False
+    first = group.leases.first_offset
+    return first is None or (first >= messages.first and not group.leases.any_due(now, due_by))
 
 
 def _pass_by(group: Group, run: tuple[int, int, int]) -> Lease:
