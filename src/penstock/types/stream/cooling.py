@@ -125,7 +125,8 @@ class Cooling:
 
     def hot_from(self, end: int) -> int:
         """The nodes in memory from this number on are hot, of those before `end`."""
-        return max(end - self.storage.hot_nodes, self.cooled)
+        hot_from = end - self.storage.hot_nodes
+        return hot_from if hot_from > self.cooled else self.cooled  # every read asks, and max() takes longer
 
     def cool_all(self, end: int) -> None:
         """Memory is short: the nodes up to a number cool, however new they are."""

@@ -116,7 +116,7 @@ class Messages:
         active.entries.append(entry)
         self.last = last = self.last + 1
         if not last % NODE:
-            self._seal()
+            self._add([self.active.seal()])
         return last
 
     def append_many(self, now: int, tags: list[bytes], entries: list[bytes]) -> int:
@@ -132,7 +132,7 @@ class Messages:
                 self.active.extend(times, tags[at:end], entries[at:end])
             self.last += end - at
             if not self.last % NODE:
-                self._seal()
+                self._add([self.active.seal()])
             at = end
         return first
 
@@ -152,7 +152,7 @@ class Messages:
                     self.active.extend(array("q", times), *(column.to_pylist() for column in part.columns[-2:]))
                     self.last += rows
                     if not self.last % NODE:
-                        self._seal()
+                        self._add([self.active.seal()])
                 at += rows
         return first
 
@@ -168,9 +168,6 @@ class Messages:
             before = max(before, newest)
         self.last += NODE * len(sealed)
         self._add(sealed)
-
-    def _seal(self) -> None:
-        self._add([self.active.seal()])
 
     def _add(self, sealed: list[Node]) -> None:
         """Add nodes that end with the last offset."""
@@ -212,17 +209,24 @@ class Messages:
     def blocks(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks between two held offsets, with the part of each that is asked for."""
         number = (start - 1) // NODE
-        nodes = self.nodes
         while start < end:
-            node = nodes.get(number)
-            if node is None and number < self.active.number:
-                node = self.node(number)
-            if node is not None:
-                self.use(node)
+            block = self.used_block(number)
             number += 1
-            stop = min(end, number * NODE + 1)
-            yield self.active if node is None else node, start, stop
+            stop = number * NODE + 1
+            if stop > end:
+                stop = end
+            yield block, start, stop
             start = stop
+
+    def used_block(self, number: int) -> Block:
+        """A block for a reader: a cold node is kept decoded."""
+        active = self.active
+        if number >= active.number:
+            return active
+        node = self.nodes.get(number) or self.node(number)
+        if node.stored is not None or number < self.cooling.hot_from(active.number):
+            self.use(node)
+        return node
 
     def use(self, node: Node) -> None:
         """Keep a cold node decoded for the next read, and drop the one that was not read for longest."""

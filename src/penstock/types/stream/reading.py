@@ -70,17 +70,24 @@ def read(
 
     `null` stands for each evicted message. Stops at the last offset.
     """
-    stop = min(offset + count, messages.last + 1)
-    if offset >= stop:
-        return [], 0
-    # The most frequent read, if messages.complete.
-    if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * messages.sealed_nodes:
-        return [
-            block.encoded_slice(a, b, encoding) for block, a, b in messages.blocks(offset, stop)
-        ], stop - offset  # none is missing
-    left = max_bytes
+    stop = offset + count
+    if stop > messages.last:
+        stop = messages.last + 1
     pieces: list[Piece] = []
+    if offset >= stop:
+        return pieces, 0
     at = offset
+    # The most frequent read, if messages.complete: none is missing.
+    if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * messages.sealed_nodes:
+        while at < stop:
+            number = (at - 1) // NODE
+            end = (number + 1) * NODE + 1
+            if end > stop:
+                end = stop
+            pieces.append(messages.used_block(number).encoded_slice(at, end, encoding))
+            at = end
+        return pieces, stop - offset
+    left = max_bytes
     for block, a, b in messages.runs(offset, stop):
         if at < a:
             gone, left = _affordable(a - at, left)
