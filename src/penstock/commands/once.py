@@ -31,7 +31,8 @@ from functools import cache
 from penstock import __version__
 from penstock.engine.arguments import to_integer, to_positive
 from penstock.engine.concurrency.workers import LongWay
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, NotLazy, Reply, command, inner_keys
+from penstock.engine.dispatch import Engine
 from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import (
@@ -142,24 +143,20 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     number_text = argv[2]
     if record is None or argv[3] != record.floor_text:
         record = _at_floor(records, client, argv)
-    known = engine.every_fast.get(argv[4])
-    if known is None or known.brief or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
+    handler, low, high = engine.once.handlers.get(argv[4]) or _handler(engine, argv[4])
+    if not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
     number, inner = int(number_text), argv[4:]
     if number < record.floor or (number <= record.top and number in record.replies):
         raise LongWay
-    if (
-        not known.low <= len(inner) <= known.high
-        or not _may_run(argv[4])
-        or records.bytes >= engine.config.once_max_bytes
-    ):
+    if not low <= len(inner) <= high or records.bytes >= engine.config.once_max_bytes:
         raise LongWay
     if record.connection is not session:
         _connected(session, client, record)
     before = keyspace.dirty
     reply: Reply
     try:
-        reply = known.handler(session, inner)
+        reply = handler(session, inner)
     except ReplyError as error:
         reply = error
     kept = _KEPT_OK if reply is OK else _encoded(reply)
@@ -191,10 +188,13 @@ def _encoded(reply: Reply) -> tuple[bytes, bytes]:
     return (old, old) if new == old else (old, new)
 
 
-@cache
-def _may_run(name: bytes) -> bool:
-    """Whether the inner loop's command of this name may run under ONCE."""
-    return may_run_once(REGISTRY.by_name[name.upper()])
+def _handler(engine: Engine, name: bytes) -> tuple[Handler, int, int]:
+    """The handler of a command of the inner loop, with the least and most words; LongWay if it may not run so."""
+    known = engine.every_fast.get(name)
+    if known is None or known.brief or not may_run_once(known.command):
+        raise LongWay
+    found = engine.once.handlers[name] = known.handler, known.low, known.high
+    return found
 
 
 def _record(client: bytes, argv: Argv, kept: tuple[bytes, bytes]) -> Argv:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.engine.declarations import Handler
     from penstock.engine.dispatch import Engine
     from penstock.engine.session import Session
     from penstock.types.once_records import ClientRecord, OnceRecords
@@ -39,6 +40,7 @@ class Once:
         self._to_visit: list[bytes] = []  # clients that the look under way did not visit yet
         self._leaving: list[tuple[Session, list[bytes], int]] = []  # connections that ended: their clients, and when
         self._records: OnceRecords | None = None  # those at the last tick
+        self.handlers: dict[bytes, tuple[Handler, int, int]] = {}  # of commands that came by the inner loop
         self.repeated = 0  # commands answered with a reply that was kept
         self.forgotten = 0  # clients
 
