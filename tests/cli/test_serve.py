@@ -278,3 +278,13 @@ def test_a_process_ends_although_a_thread_never_does(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "given up on [b'STUCK', b'k'], which is still in its thread" in output
+
+
+def test_threads_share_a_heap_from_before_arrow_starts_its_own() -> None:
+    code = (
+        "import sys; from penstock.cli import serve\n"
+        "serve.share_heap = lambda: sys.exit(f'arrow is imported: {\"pyarrow\" in sys.modules}')\n"
+        "serve.run([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stderr == "arrow is imported: False\n"

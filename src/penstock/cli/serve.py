@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.cli.secrets import from_environment
 from penstock.engine.config import Config, ConfigError, build
 from penstock.engine.directives import DIRECTIVES
+from penstock.engine.keyspace.allocators import share_heap
 from penstock.engine.leadership import AGENT
 
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
@@ -27,6 +28,7 @@ def run(words: list[str]) -> int:
         _check_shard(config)
         if config.etcd and AGENT not in environment:
             return _run_agent(config, given, environment)
+        share_heap()  # before Arrow is imported, which starts threads
         from penstock.server import process  # here, so that --help does not load the server
 
         return process.run(config)

@@ -17,7 +17,7 @@ import ctypes
 from typing import Any
 
 _TOTAL = b"# bytes in allocated blocks"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 LARGEST_MMAP_THRESHOLD = 32 << 20
 """The most that glibc allows, and what its own rule comes to after it has freed a block of this size."""
 
@@ -86,7 +86,7 @@ class Allocators:
         self._trim(0)
 
     def keep(self, size: int) -> None:
-        """Have malloc keep up to so many unused bytes at the end of each heap, and large blocks in the heaps.
+        """Have malloc keep up to so many unused bytes at the end of its heap, and large blocks in the heap.
 
         By its own rule it returns the end of a heap to the system as soon as it is twice as long as the largest block
         that it has freed. What is written next then takes new pages.
@@ -105,6 +105,15 @@ def _total(text: bytes) -> int:
         if line.startswith(_TOTAL):
             return int(line.partition(b"=")[2].replace(b",", b""))
     raise AttributeError("pymalloc does not say how many bytes it has handed out")
+
+
+def share_heap() -> None:
+    """Have threads that start from now on share one heap of malloc, where that can be said (glibc).
+
+    A hole in the heap of one thread is of no use to the others.
+    """
+    with contextlib.suppress(AttributeError):
+        ctypes.PyDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def find() -> Allocators | None:

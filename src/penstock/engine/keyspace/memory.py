@@ -150,7 +150,7 @@ class Memory:
 
     @staticmethod
     def keep(size: int) -> None:
-        """Have malloc keep up to so many unused bytes at the end of each heap."""
+        """Have malloc keep up to so many unused bytes at the end of its heap."""
         if _allocators is not None:
             _allocators.keep(size)
 
