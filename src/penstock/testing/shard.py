@@ -81,11 +81,10 @@ class ShardNode:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def limit_files(self, more: int | None) -> None:
-        """Let no file grow by more than so many bytes beyond the largest of its log, as on a full disk; None for any
-        number.
+        """Let no file grow by more than so many bytes beyond that which its log is written to, as on a full disk; None
+        for any number.
         """
-        sizes = [path.stat().st_size for path in self.folder.rglob("*.aof")]
-        limit = resource.RLIM_INFINITY if more is None else max(max(sizes, default=0) + more, 0)
+        limit = resource.RLIM_INFINITY if more is None else max(size_of_log(self.folder) + more, 0)
         resource.prlimit(self.server_pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def _children(self) -> list[int]:
@@ -144,6 +143,12 @@ class ShardNode:
         """Names of nodes, as it says."""
         names = self.info().get("in_sync", "")  # redis-py makes a list of several
         return sorted(names if isinstance(names, list) else names.split())
+
+
+def size_of_log(folder: Path) -> int:
+    """Bytes of the file that a server appends to; older ones may be larger."""
+    found = [path.stat() for path in folder.rglob("*.incr.aof")]
+    return max(found, key=lambda each: each.st_mtime_ns).st_size if found else 0
 
 
 @contextlib.contextmanager

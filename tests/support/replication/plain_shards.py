@@ -21,6 +21,7 @@ from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
 from penstock.testing.redis import find_redis, free_port
+from penstock.testing.shard import size_of_log
 
 OPTIONS = "--appendfsync everysec --min-replicas-max-lag 3 --enable-debug-command yes"
 
@@ -94,9 +95,8 @@ class Node:
         self.call("REPLICAOF", "127.0.0.1", leader.relay.port)
 
     def limit_files(self, more: int | None) -> None:
-        """Let no file grow by more than so many bytes beyond the largest of its log, as on a full disk."""
-        sizes = [path.stat().st_size for path in self.folder.rglob("*.aof")]
-        limit = resource.RLIM_INFINITY if more is None else max(sizes, default=0) + more
+        """Let no file grow by more than so many bytes beyond that which its log is written to, as on a full disk."""
+        limit = resource.RLIM_INFINITY if more is None else size_of_log(self.folder) + more
         assert self.process is not None
         resource.prlimit(self.process.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
