@@ -35,8 +35,9 @@ _KEY = "probe"
 class Failovers:
     """How long they took, of both, for the report."""
 
-    def __init__(self, harm: signal.Signals) -> None:
+    def __init__(self, harm: signal.Signals, cuts: bool) -> None:
         self._harm = harm
+        self._cuts = cuts  # ours is cut off from etcd instead
         self._taken: dict[str, list[float]] = {"Penstock": [], "Redis Cluster": []}
 
     def measure(self, server: Running, scale: float) -> float:
@@ -63,13 +64,20 @@ class Failovers:
         return taken
 
     def _harm_node(self, leader: ShardNode, nodes: list[ShardNode]) -> float:
-        """Kill the server; or stop it and its agent, as a machine stops that hangs."""
+        """Cut it off; or kill the server; or stop it and its agent, as a machine stops that hangs."""
+        others = [node.port for node in nodes if node is not leader]
+        if self._cuts:
+            assert leader.to_etcd is not None
+            leader.to_etcd.cut()
+            taken = _until_one_writes(others, _writes)
+            leader.to_etcd.mend()
+            return taken
         server = leader.server_pid
         stops = self._harm is signal.SIGSTOP
         if stops:
             leader.signal_agent(self._harm)
         os.kill(server, self._harm)
-        taken = _until_one_writes([node.port for node in nodes if node is not leader], _writes)
+        taken = _until_one_writes(others, _writes)
         if stops:
             os.kill(server, signal.SIGCONT)
             leader.signal_agent(signal.SIGCONT)
@@ -111,8 +119,8 @@ def _writes(port: int, key: str | bytes = _KEY) -> bool:
         return False
 
 
-def _row(name: str, what: str, harm: signal.Signals, target: float, most: float) -> Row:
-    failovers = Failovers(harm)
+def _row(name: str, what: str, harm: signal.Signals, target: float, most: float, cuts: bool = False) -> Row:
+    failovers = Failovers(harm, cuts)
     return Row(
         f"replica.failover.{name}", what, "s", target, failovers.measure, True, rounds=1,
         report=failovers.report, most=most,
@@ -122,4 +130,5 @@ def _row(name: str, what: str, harm: signal.Signals, target: float, most: float)
 FAILOVER_ROWS = (
     _row("killed", "until a write is acknowledged after kill -9 of the leader", signal.SIGKILL, 0.25, 0.5),
     _row("stopped", "the same after SIGSTOP of the leader and its agent", signal.SIGSTOP, 1.0, 4.0),
+    _row("cut", "the same when the leader is cut off from etcd (Redis: SIGSTOP)", signal.SIGSTOP, 1.0, 4.0, cuts=True),
 )

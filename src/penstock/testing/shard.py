@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from penstock.testing.etcd import EtcdServer
 from penstock.testing.redis import free_port
+from penstock.testing.relay import Relay
 
 SHARD = "orders"
 
@@ -38,6 +39,7 @@ class ShardNode:
             f"--enable-debug-command yes --always-show-logo no {options}"
         )
         self.environment: dict[str, str] = {}  # of both processes, beside ours
+        self.to_etcd: Relay | None = None  # the way to etcd, if it can be cut
         self.agent: subprocess.Popen[bytes] | None = None
 
     @property
@@ -153,10 +155,14 @@ def size_of_log(folder: Path) -> int:
 
 @contextlib.contextmanager
 def running_shard(folder: Path, count: int = 3, options: str = "--replica-acks 1") -> Iterator[list[ShardNode]]:
-    """The nodes of a shard that are all in sync, and an etcd of one member."""
+    """The nodes of a shard that are all in sync, and an etcd of one member, from which each can be cut off."""
     with contextlib.ExitStack() as stack:
         etcd = stack.enter_context(EtcdServer(folder))
-        nodes = [ShardNode(folder / f"n{number}", f"n{number}", etcd.urls, options) for number in range(1, count + 1)]
+        nodes = []
+        for name in [f"n{number}" for number in range(1, count + 1)]:
+            relay = stack.enter_context(Relay(etcd.members[0].port))
+            nodes.append(ShardNode(folder / name, name, f"http://127.0.0.1:{relay.port}", options))
+            nodes[-1].to_etcd = relay
         for node in nodes:
             stack.callback(node.stop)
             node.start()

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any
 
 import redis
-from tests.support.relay import Relay
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
 from penstock.testing.redis import find_redis, free_port
+from penstock.testing.relay import Relay
 from penstock.testing.shard import size_of_log
 
 OPTIONS = "--appendfsync everysec --min-replicas-max-lag 3 --enable-debug-command yes"

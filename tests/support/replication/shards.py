@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from redis.exceptions import RedisError
-from tests.support.relay import Relay
 from tests.support.set_clock import SetClock, compiled
 from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.testing.etcd import EtcdServer
+from penstock.testing.relay import Relay
 from penstock.testing.shard import ShardNode
 
 LEASE = 4
