@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -12,6 +14,7 @@ from tests.support.console.browser import PHONE, Browser
 from tests.support.console.console_process import ConsoleProcess
 
 from penstock import Server
+from penstock.console.views.nodes import nodes
 from penstock.protocol.pipelines import KEY, PipelineReport
 
 LARGE = 12_000_000
@@ -162,6 +165,18 @@ def test_a_replica_is_shown_with_how_far_it_is_behind(browser: Browser, tmp_path
             browser.sees("online", "tbody")
             assert browser.texts("tbody td")[2].endswith("B")
         browser.sees("No replica follows this server.")
+
+
+def test_a_node_of_a_shard_shows_its_epoch_and_lease() -> None:
+    info = b"role:master\r\nshard:shop\r\nnode:a\r\nepoch:7\r\nlease_ms_left:2500\r\nin_sync:a,b\r\n"
+
+    async def find_all(commands: list[tuple[str, ...]]) -> list[bytes]:
+        return [info for _ in commands]
+
+    console = SimpleNamespace(options=SimpleNamespace(place="a:6379"))
+    asking = SimpleNamespace(login=SimpleNamespace(find_all=find_all), console=console)
+    found = asyncio.run(nodes(asking))  # type: ignore[arg-type]
+    assert found["shard"] == {"name": "shop", "node": "a", "epoch": 7, "lease": 2.5, "in_sync": ["a", "b"]}
 
 
 def test_pipelines_show_flows_lag_and_the_last_error(

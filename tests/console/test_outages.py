@@ -29,6 +29,10 @@ def test_a_page_says_that_the_server_is_away_and_recovers(browser: Browser, tmp_
             process.kill()
             browser.sees("The server does not answer: connection refused. Trying again. What you see is from", ".away")
             assert "clicks" in browser.text("tbody"), "what was known stays on the page"
+            console.cookie = "; ".join(f"{each['name']}={each['value']}" for each in browser.driver.get_cookies())
+            console.token = browser.script("return import('/static/api.js').then(({ session }) => session.token)")
+            status, _, said = console.ask("/api/do/write", {"key": "clicks", "tag": "t", "entry": "x"})
+            assert (status, said["error"].partition("refused. ")[2]) == (503, "The command was not sent.")
             browser.press("gk")  # a page that is read once
             browser.sees("Keys", "h1")
             browser.sees("Reading …", ".card")

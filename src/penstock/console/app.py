@@ -235,8 +235,10 @@ class App:
         try:
             done = await action.run(asking)
         except Problem as problem:
+            if isinstance(problem, Away) and problem.is_unsent:
+                problem = Away(f"{problem} The command was not sent.")
             self._log(session, action.title, action.target(asking), {}, str(problem))
-            raise
+            raise problem from None
         self._log(session, action.title, action.target(asking), done.detail, "done")
         return _Answer({"text": done.text, **done.detail})
 

@@ -16,6 +16,8 @@ import re
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from penstock.client.errors import NotSent
+
 
 class Problem(Exception):
     """The text is for the user of the browser."""
@@ -49,6 +51,8 @@ class TooMany(Problem):
 
 class Away(Problem):
     status = 503
+    is_unsent = False
+    """Whether it is certain that the command did not reach the server."""
 
 
 def problem_of(error: Exception, command: object = "") -> Problem:
@@ -65,7 +69,9 @@ def problem_of(error: Exception, command: object = "") -> Problem:
             return Missing("There is no such key.")
         return Wrong(f"The server refuses {name}: {text}" if name else f"The server refuses: {text}")
     if isinstance(error, RedisError | OSError | TimeoutError):
-        return Away(f"The server does not answer: {_cause(text)}")
+        away = Away(f"The server does not answer: {_cause(text)}")
+        away.is_unsent = isinstance(error, NotSent)
+        return away
     raise error
 
 
