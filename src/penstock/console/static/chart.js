@@ -12,7 +12,7 @@ function top(highest, base = 1) {
   if (base === 60) return TIMES.find((each) => each >= highest) || highest;
   if (base > 1 && highest >= base) return base * top(highest / base, base);
   const power = 10 ** Math.floor(Math.log10(highest));
-  return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((step) => step >= highest);
+  return [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= highest);
 }
 
 const clock = (seconds, step) => {
