@@ -20,7 +20,7 @@ AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"
 PAGES = (
     "/", "/streams", "/stream?key=clicks&tab=graph", "/stream?key=clicks&tab=messages", "/stream?key=clicks&tab=groups",
     "/stream?key=dead&tab=letters", "/stream?key=clicks&tab=settings", "/pipelines", "/clients", "/keys",
-    "/key?key=config", "/key?key=user", "/nodes", "/stream?key=nowhere",
+    "/key?key=config", "/key?key=user", "/nodes", "/stream?key=nowhere", "/nowhere",
 )  # fmt: skip
 
 
@@ -31,7 +31,8 @@ def _data(client: redis.Redis) -> None:
     client.execute_command("TREAD", "clicks", 0, 5, "GROUP", "billing", "RETRY", 3_600_000, 0, "CONSUMER", "one")
     client.execute_command("TWRITE", "dead", "t", Letter(b"clicks", b"{}", "why", 1).encode())
     client.set("config", '{"theme": "dark"}')
-    client.hset("user", "name", "ada")
+    client.hset("user", mapping={"name": "ada", "about": '{"city": "' + "x" * 300 + '"}'})
+    client.execute_command("TSCHEMA", "SET", "clicks", "n int, page string")
     flows = [{"name": "clicks", "state": "FAILED", "rows": 1, "rate": 1.0, "lag": 1}]
     client.hset(KEY, "a", PipelineReport("shop", "here", 1, 1, "failed", "an error", flows).encode())
 

@@ -121,13 +121,10 @@ def test_a_graph_goes_on_after_a_restart_of_the_console_and_of_the_server(tmp_pa
             seen = _until_the_graph_grows(console, port, [])
             process.kill()
             process = Process(data, port)
-            grown = _until_the_graph_grows(console, port, seen)
-            assert set(seen) <= set(grown), "what was seen before the restart of the server is gone"
-        process.kill()
-        process = Process(data, port)
         with ConsoleProcess(f"redis://127.0.0.1:{port}", folder) as console:
             console.log_in()
-            assert set(seen) <= set(_until_the_graph_grows(console, port, grown))
+            grown = _until_the_graph_grows(console, port, seen)
+            assert set(seen) <= set(grown), "what was seen before is gone"
     finally:
         process.kill()
 
