@@ -82,6 +82,18 @@ def test_the_paths_and_methods(server: Server, port: int) -> None:
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
 
 
+def test_a_name_that_was_pointed_at_this_machine_is_refused(server: Server, port: int, client: redis.Redis) -> None:
+    def ask(host: str, path: str = "/metrics") -> bytes:
+        return _raw(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())[9:12]
+
+    assert [ask(host) for host in ("localhost", f"127.0.0.1:{port}", "[::1]:1")] == [b"200"] * 3
+    assert [ask(host) for host in ("evil.example", "127.0.0.1.evil.example", "")] == [b"403"] * 3
+    assert ask("evil.example", "/healthz") == b"200", "probes learn nothing"
+    client.config_set("metrics-protected-mode", "no")
+    assert ask("penstock.internal") == b"200"
+    client.config_set("metrics-protected-mode", "yes")
+
+
 def test_a_connection_serves_many_requests(server: Server, port: int) -> None:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         for path in ("/metrics", "/healthz", "/metrics"):
@@ -154,7 +166,7 @@ def test_a_client_that_does_not_read_is_closed(server: Server, port: int, monkey
         connection.connect(("127.0.0.1", port))
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             for _ in range(300):  # more answers than the kernel holds
-                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: scrape(port).value("penstock_metrics_connections") == 1)
 
 
@@ -163,7 +175,7 @@ def test_scrapes_at_the_same_time_share_one_collection(
 ) -> None:
     before = scrape(port).value("penstock_metrics_scrapes_total")
     monkeypatch.setattr(collector, "PAUSE", 3)  # seconds in which all of them come
-    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(10)]
         for connection in many:
@@ -385,7 +397,7 @@ def test_an_error_of_ours_is_answered_and_logged(
 
 def test_no_request_makes_an_error_in_the_server(server: Server, port: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        for data in (b"\x16\x03\x01\x02\x00", b"\xff" * 5000, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100):
+        for data in (b"\x16\x03\x01\x02\x00", b"\xff" * 5000, b"GET /metrics HTTP/1.1\r\nHost: 1.1.1.1\r\n\r\n" * 100):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(data)
         assert _get(port, "/healthz")[0] == 200

@@ -33,6 +33,7 @@ from penstock.server.metrics.http import (
     Request,
     RequestReader,
     is_authorized,
+    names_an_address,
     response,
     wants_open_metrics,
 )
@@ -113,9 +114,7 @@ class MetricsEndpoint:
 
     def _check_exposure(self, listeners: list[Listener]) -> None:
         """Refuse to show the names of streams to other machines, unless they must prove that they may see them."""
-        config = self._config
-        proven = config.metrics_password or (config.metrics_tls and config.tls_auth_clients == "yes")
-        if proven or not config.metrics_protected_mode:
+        if not self._is_for_this_machine:
             return
         for listener in listeners:
             if not is_local(listener.socket.getsockname()[0]):
@@ -124,6 +123,13 @@ class MetricsEndpoint:
                     "metrics-password, or metrics-tls yes with tls-auth-clients yes; or, if all that can reach it may "
                     "see it, metrics-protected-mode no"
                 )
+
+    @property
+    def _is_for_this_machine(self) -> bool:
+        """Nothing else protects the metrics."""
+        config = self._config
+        proven = config.metrics_password or (config.metrics_tls and config.tls_auth_clients == "yes")
+        return not proven and config.metrics_protected_mode
 
     def _serve(self, listener: Listener) -> None:
         self._app.loop.add_reader(listener.socket, self._accept_all, listener)
@@ -224,6 +230,8 @@ class MetricsEndpoint:
             return HTTPStatus.UNAUTHORIZED, b"metrics-user and metrics-password are needed\n", PLAIN, (
                 'WWW-Authenticate: Basic realm="penstock", charset="UTF-8"',
             )  # fmt: skip
+        if self._is_for_this_machine and not names_an_address(request):  # a browser, and a name that was pointed here
+            return HTTPStatus.FORBIDDEN, b"ask for localhost or an address, or set metrics-password\n", PLAIN, ()
         open_metrics = wants_open_metrics(request)
         return HTTPStatus.OK, await self._collector.page(open_metrics), OPEN_METRICS if open_metrics else TEXT, ()
 

@@ -134,6 +134,18 @@ def is_authorized(request: Request, user: str, password: str) -> bool:
     return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(wanted).digest())
 
 
+_address = re.compile(r"(localhost|[0-9.]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.IGNORECASE).fullmatch
+
+
+def names_an_address(request: Request) -> bool:
+    """Whether the host of a request is an address, or localhost. A page elsewhere can have its own name point here.
+
+    >>> [names_an_address(Request("GET", "/", {"host": host}, True)) for host in ("[::1]:9121", "a.example")]
+    [True, False]
+    """
+    return _address(request.headers.get("host", "localhost").strip()) is not None
+
+
 def wants_open_metrics(request: Request) -> bool:
     """Whether OpenMetrics is preferred to plain text.
 
