@@ -62,6 +62,8 @@ def test_a_daemon_has_one_thread_when_it_forks(kind: str, threads: str | None) -
     assert count == "1", "a lock that another thread holds would stay locked in the workers"
     assert f"pyspark.{kind}" in modules
     assert ("penstock.client.api.sync" in modules) == ("lookup" not in kind), "a worker would have to import it"
+    assert ("pyarrow" in modules) == ("lookup" not in kind and threads == "1")
+    assert "pandas" not in modules, "a daemon would start later for workers that do not need it"
 
 
 READ = """
