@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -25,8 +26,9 @@ def test_the_demo_accounts_for_every_click(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "penstock", "demo", "--seconds", "3", "--rate", "200", "--picture", str(picture)]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    # 600 of the producers, 25 that are too late, and the one that ends it
-    assert "All 626 clicks are accounted for, each exactly once" in ran.stdout
+    # 600 of the producers, 25 that are too late, the first one and the one that ends it
+    assert "All 627 clicks are accounted for, each exactly once" in ran.stdout
+    assert re.search(r"The first click is in the table, [\d.]+ s after the demo began", ran.stdout)
     assert "WRONG" not in ran.stdout
     assert "The console of 127.0.0.1:" in ran.stdout
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")

@@ -88,6 +88,7 @@ def demo(
 
 def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: Path) -> int:
     """Run the demo; the number of differences."""
+    began = time.monotonic()
     import redis
 
     from penstock import Server
@@ -135,7 +136,7 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
                 LiveFlows(runner, session, progress, Pace(TRIGGER, 60), display.tell) as flows,
                 _sampling(progress, client) as behind,
             ):
-                _flow(console, flows, progress, client, server.url, seconds, rate, sent)
+                _flow(console, flows, progress, client, server.url, seconds, rate, sent, began)
             runner.run(Selection())  # the rest; a run that ends continues from the flows' checkpoints
             console.print("Checking every click ...")
             wrong = list(differences(session.spark, client, sent))
@@ -154,11 +155,20 @@ def _flow(
     seconds: float,
     rate: float,
     sent: Tally,
+    began: float,
 ) -> None:
     """Producers write while the pipeline reads; then the click that closes the last minute."""
-    from penstock.demo.clicks import send_end, send_hopelessly_late
+    from penstock.demo.clicks import send_end, send_first, send_hopelessly_late
 
     start = time.time() // 60 * 60
+    send_first(client, start, sent)
+    is_told = False
+    while not all(flow.rows for flow in progress.flows()):
+        flows.look()
+        if not is_told and any(flow.rows for flow in progress.flows()):
+            is_told = True
+            console.print(f"The first click is in the table, {time.monotonic() - began:.1f} s after the demo began.")
+        time.sleep(PAUSE)
     console.print(f"{PRODUCERS} producers write {rate:,.0f} clicks a second for {seconds:.0f} s; the pipeline reads.")
     late = 0
     with contextlib.ExitStack() as stack:

@@ -98,6 +98,13 @@ def produce(url: str, number: int, rate: float, seconds: float, start: float) ->
     return tally
 
 
+def send_first(client: Any, start: float, tally: Tally) -> None:
+    """A slow click, before the producers begin: when all flows have read it, Spark and its workers have started."""
+    first = click("first-1", start, "/", SLOW)
+    send(client, "demo-first", 1, [first])
+    tally.add(first)
+
+
 def send_hopelessly_late(client: Any, start: float, tally: Tally) -> int:
     """A few clicks of yesterday: the table of clicks takes them, the counts do not."""
     late = [click(f"late-{number}", start - 86_400, "/", 100) for number in range(25)]
