@@ -13,11 +13,15 @@ import redis
 from tests.support.replication.plain_shards import Node, PlainShard
 from tests.support.waiting import wait_until
 
+from penstock.replication.copying import AHEAD, PART
+
 VALUE = random.Random(1).randbytes(1 << 17)
 KEYS = 64
 ROUNDS = 4
-MOST = 1 << 20
-"""Bytes that may wait in the connection of a replica. Each round writes eight times as much."""
+MOST = AHEAD * (PART + 100)
+"""Bytes that may wait in the connection of a replica: the parts of a file that it asked for, with their frames. A round
+writes several times as much.
+"""
 
 
 @pytest.fixture

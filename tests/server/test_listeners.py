@@ -18,7 +18,8 @@ from penstock.testing.redis import free_port
 
 def test_a_unix_socket_is_served(tmp_path: Path) -> None:
     path = tmp_path / "penstock.sock"
-    path.touch()  # left behind by a server that was killed
+    with socket.socket(socket.AF_UNIX) as left_behind:  # by a server that was killed
+        left_behind.bind(str(path))
     with Server(unixsocket=path, unixsocketperm="700") as server:
         assert path.stat().st_mode & 0o777 == 0o700
         with redis.Redis(unix_socket_path=str(path)) as client:

@@ -55,7 +55,7 @@ class Listeners:
             self.close()
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 remedy = "Another program listens there; end it, or choose another port"
-                raise ConfigError(f"{error.strerror}. {remedy}") from None
+                raise OSError(error.errno, f"{error.strerror}. {remedy}") from None
             raise
 
     @property

@@ -46,8 +46,15 @@ def run(config: Config) -> int:
     try:
         return uvloop.run(_serve(config))
     except (OSError, ConfigError, StorageError, ModuleError) as error:
-        log.error("cannot start: %s", error)
+        log.error("cannot start: %s", _words(error))
         return 1
+
+
+def _words(error: Exception) -> str:
+    """The error without its number, unless it names a file, which only the whole text does."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        return error.strerror
+    return str(error)
 
 
 async def _serve(config: Config) -> int:
