@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.cli.serve import configure
@@ -26,17 +28,19 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([*SERVE, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for(port: int, process: subprocess.Popen[str]) -> redis.Redis:
-    client = redis.Redis(port=port, protocol=2, retry=None)  # redis-py's own attempts are ever further apart
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            client.ping()
-            return client
-        except (redis.ConnectionError, redis.TimeoutError):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-    raise TimeoutError
+@contextlib.contextmanager
+def connected(port: int, process: subprocess.Popen[str]) -> Iterator[redis.Redis]:
+    """A client of the process, as soon as it answers."""
+
+    def answers() -> bool:
+        assert process.poll() is None, process.communicate()
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            return bool(client.ping())
+        return False
+
+    with redis.Redis(port=port, protocol=2, retry=None) as client:  # its own attempts are ever further apart
+        wait_until(answers)
+        yield client
 
 
 def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -46,10 +50,10 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
     )
     process = start("penstock.conf", "--maxclients", "99", "--save", "", "--databases", "3", cwd=tmp_path)
     try:
-        client = wait_for(port, process)
-        assert client.config_get("maxclients") == {"maxclients": "99"}
-        assert client.config_get("databases") == {"databases": "3"}
-        assert client.config_get("save") == {"save": ""}
+        with connected(port, process) as client:
+            assert client.config_get("maxclients") == {"maxclients": "99"}
+            assert client.config_get("databases") == {"databases": "3"}
+            assert client.config_get("save") == {"save": ""}
     finally:
         process.terminate()
         output, errors = process.communicate(timeout=60)
@@ -164,10 +168,8 @@ def test_a_password_in_a_url_is_blanked_for_ps(ours: Server, tmp_path: Path) -> 
     )  # fmt: skip
     blanked = url.replace("sesame", "******").encode()
     try:
-        until = time.monotonic() + 60
-        while blanked not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-            assert time.monotonic() < until and process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: blanked in Path(f"/proc/{process.pid}/cmdline").read_bytes() or process.poll() is not None)
+        assert process.poll() is None
     finally:
         process.kill()
         process.wait()
@@ -191,17 +193,18 @@ def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None
 def test_replies_under_way_are_finished_on_sigterm(tmp_path: Path) -> None:
     port = free_port()
     process = start("--port", str(port), "--appendonly", "yes", "--appendfsync", "no", cwd=tmp_path)
-    client = wait_for(port, process)
-    pipe = client.pipeline(transaction=False)
-    for number in range(2000):
-        pipe.set(f"key:{number}", "x" * 100)
-    assert len(pipe.execute()) == 2000
+    with connected(port, process) as client:
+        pipe = client.pipeline(transaction=False)
+        for number in range(2000):
+            pipe.set(f"key:{number}", "x" * 100)
+        assert len(pipe.execute()) == 2000
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
     again = start("--port", str(port), "--appendonly", "yes", cwd=tmp_path)
     try:
-        assert wait_for(port, again).dbsize() == 2000
+        with connected(port, again) as client:
+            assert client.dbsize() == 2000
     finally:
         again.terminate()
         again.communicate(timeout=60)
@@ -210,7 +213,8 @@ def test_replies_under_way_are_finished_on_sigterm(tmp_path: Path) -> None:
 def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
     port = free_port()
     process = start("--port", str(port), "--log-format", "json", "--pidfile", "server.pid", cwd=tmp_path)
-    wait_for(port, process)
+    with connected(port, process):
+        pass
     assert int((tmp_path / "server.pid").read_text()) == process.pid
     process.terminate()
     output, _ = process.communicate(timeout=60)
@@ -232,9 +236,9 @@ def test_a_module_is_named_on_the_command_line(tmp_path: Path) -> None:
     port = free_port()
     process = start("--port", str(port), "--module", str(factor), "--save", "", cwd=tmp_path)
     try:
-        client = wait_for(port, process)
-        client.set("n", 91)
-        assert client.execute_command("FACTOR", "n") == [7, 13]
+        with connected(port, process) as client:
+            client.set("n", 91)
+            assert client.execute_command("FACTOR", "n") == [7, 13]
     finally:
         process.terminate()
         process.communicate(timeout=60)
@@ -267,8 +271,7 @@ def test_a_process_ends_although_a_thread_never_does(tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     port = free_port()
     process = start("--port", str(port), "--module", "stuck.py", "--save", "", cwd=tmp_path)
-    client = wait_for(port, process)
-    with redis.Redis(port=port).client() as blocked:
+    with connected(port, process) as client, redis.Redis(port=port) as other, other.client() as blocked:
         assert blocked.connection is not None
         blocked.connection.send_command("STUCK", "k")
         while not client.info("locks")["worker_jobs_running"]:
