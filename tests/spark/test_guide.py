@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     world.call("TWRITE", "clicks", "ENTRIES", "/", click("ada", 20), "/", click("bob", 1500))
     world.client.hset("user:1", mapping={"name": "ada", "age": 36})
     names: dict[str, Any] = {}
-    starting, reading, typed, fields, writing, once, rows, keys, counting = snippets(
+    starting, reading, typed, fields, writing, once, rows, avro, keys, counting = snippets(
         "spark.md", {"/data/checkpoints": str(world.folder)}
     )
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -57,6 +58,10 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     for statement in statements.strip().removesuffix(";").split(";\n"):
         world.spark.sql(statement)
     assert world.entries("slow")[1:] == [b'{"page":"/","milliseconds":1500}']
+    exec(avro, names)
+    assert [tuple(row) for row in names["orders"].select("offset", "id", "price", "note").collect()] == [
+        (1, 1, Decimal("1.50"), "fragile")
+    ]
     exec(keys, names)
     assert world.client.hgetall("user:1") == {b"name": b"ada", b"age": b"36"}
     assert 0 < world.client.pttl("user:1") <= 86_400_000

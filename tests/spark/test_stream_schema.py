@@ -172,7 +172,7 @@ def writer(ours: Server, fields: str, **options: str) -> StreamBatchWriter:
         ("user string, offset bigint", "column offset cannot be written: the server gives a message its offset. Drop "
          "the column, or rename it to entry_offset to write a field offset"),
         ("user string, time string", "column time is string; write it as a timestamp, or as bigint (milliseconds since "
-         "1970). A field time of a JSON entry is the column entry_time"),
+         "1970). A field time of an entry is the column entry_time"),
         ("tag int, user string", "column tag is int; write it as a string or as binary"),
         ("tag string", "a column 'entry', or columns that are fields of an entry, are needed, and there are only tag"),
         ("key string, value string", "a column 'entry' is needed, and there are key, value, as in Kafka"),
@@ -188,7 +188,7 @@ def test_columns_that_do_not_fit_are_refused_in_one_line(ours: Server, client: A
 
 def test_a_type_that_json_has_no_form_for_is_refused() -> None:
     with pytest.raises(OptionError, match="column i is interval day to second, which is not written as JSON; cast it"):
-        check_types(StructType().add("i", DayTimeIntervalType()))
+        check_types(StructType().add("i", DayTimeIntervalType()), options_of({"stream": "s"}))
 
 
 def test_a_schema_is_made_or_widened_if_that_is_wanted(ours: Server, client: Any) -> None:

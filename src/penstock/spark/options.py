@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from penstock.spark import kafka_options
@@ -76,6 +77,14 @@ def _url(text: str) -> str:
     return text
 
 
+def _text_of_file(name: str) -> str:
+    """What is in a file. It is read where a query is planned, and its text travels to the executors."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the name of a text file on the machine that plans the query ({error})") from None
+
+
 def _is_place(value: Any) -> bool:
     if isinstance(value, str):
         return value in ("earliest", "latest") or re.fullmatch(r"\d+-\d+", value) is not None
@@ -126,6 +135,9 @@ class Options:
     text: bool = False
     typed: bool = True
     schemaVersion: int | None = None
+    entryFormat: Literal["json", "avro"] = "json"
+    avroSchema: str = ""
+    avroSchemaFile: str = ""  # what is in the file
     badEntries: BadEntries = "fail"
     deadLetterStream: str = ""
     retryTimeout: int = 60_000
@@ -160,6 +172,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "maxBytesPerTrigger": _count, "minPartitions": _count, "pushFilters": _flag,
     "failOnDataLoss": _flag, "group": str, "text": _flag,
     "typed": _flag, "schemaVersion": _count, "mergeSchema": _flag,
+    "entryFormat": _one_of("json", "avro"), "avroSchema": str, "avroSchemaFile": _text_of_file,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
     "keys": str, "keySet": str, "type": _one_of(*TYPES), "keyColumn": str, "valueColumn": str,
@@ -178,14 +191,15 @@ _SPELT = {name.lower(): name for name in NAMES}
 _OF_KEYS = ("keyColumn", "valueColumn", "mode", "ttl", "delivery")
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"})
 """Options that Spark itself puts there or takes out."""
+_OF_AVRO = {"jsonformatschema": "avroSchema", "avroschemaurl": "avroSchemaFile"}
+"""Names that Spark has for options of Avro, and ours."""
 _OF_BINARY = frozenset({
-    "entryformat", "avroschema", "avroschemaurl", "jsonformatschema", "messagename", "descfilepath",
-    "binarydescriptorset",
+    "messagename", "descfilepath", "binarydescriptorset", "protobufmessage", "protobufdescriptorfile",
 })  # fmt: skip
-"""What users of Avro and Protobuf may try."""
+"""What users of Protobuf may try."""
 _BINARY = (
-    "entries in Avro or Protobuf are raw bytes here. Read them with .option('typed', 'false') and parse the column "
-    "entry with Spark's from_avro or from_protobuf; to_avro or to_protobuf makes a column entry to write"
+    "entries in Protobuf are raw bytes here. Read them with .option('typed', 'false') and parse the column "
+    "entry with Spark's from_protobuf; to_protobuf makes a column entry to write"
 )
 _OF_TABLES = "option."
 """What Spark puts before the options of a table that it is about to create."""
@@ -215,7 +229,9 @@ def parse(given: Mapping[str, str]) -> Options:
                 raise OptionError(f"option {written} is for Kafka; {answer}")
             if written.lower() in _OF_BINARY:
                 raise OptionError(f"option {written}: {_BINARY}")
-            near = difflib.get_close_matches(written.lower(), _NAMES, 1)
+            near = [_OF_AVRO.get(written.lower(), "").lower()]
+            if near == [""]:
+                near = difflib.get_close_matches(written.lower(), _NAMES, 1)
             hint = f"did you mean {_SPELT[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
             raise OptionError(f"format('penstock') has no option {written!r}; {hint}")
         parser = kafka_options.glob_of if written.lower() == "subscribepattern" else _PARSERS[name]
@@ -278,6 +294,7 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError("options txnAppId and txnVersion go together")
     if options.schemaVersion is not None and not options.typed:
         raise OptionError("options schemaVersion and typed=false exclude each other: raw entries have no schema")
+    _check_format(options, given)
     if options.redisStream and (options.stream or options.pattern or options.of_keys):
         raise OptionError("option redisStream reads streams of Redis; it excludes stream, pattern, type, keys, keySet")
     for named in (options.startingOffsets, options.endingOffsets):
@@ -300,6 +317,29 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError("option delivery is for mode=set; mode=increment counts each batch exactly once")
     if options.of_keys and options.badEntries in ("drop", "deadletter"):
         raise OptionError(f"badEntries={options.badEntries} is for streams; keys know fail and null")
+
+
+def _check_format(options: Options, given: Mapping[str, Any]) -> None:
+    """Entries that are not JSON bring their own schema, and are fields of streams of Penstock."""
+    schemas = [name for name in ("avroSchema", "avroSchemaFile") if name in given]
+    if options.entryFormat == "json":
+        if schemas:
+            raise OptionError(f"option {schemas[0]} is for .option('entryFormat', 'avro')")
+        return
+    if len(schemas) != 1:
+        raise OptionError("entryFormat=avro needs the schema of the entries: avroSchema (JSON) or avroSchemaFile")
+    if options.redisStream or options.of_keys:
+        raise OptionError(f"entryFormat={options.entryFormat} is for streams of Penstock")
+    for name, contradicts in (
+        ("typed", not options.typed),
+        ("schemaVersion", options.schemaVersion is not None),
+        ("mergeSchema", options.mergeSchema),
+    ):
+        if contradicts:
+            raise OptionError(
+                f"options {name} and entryFormat={options.entryFormat} exclude each other: {name} is about the "
+                "stream's own schema, which is one of JSON"
+            )
 
 
 def _check_places(places: Mapping[str, Place | str], options: Options) -> None:

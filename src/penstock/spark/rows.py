@@ -1,7 +1,8 @@
 """From what the server sends (offset, time, tag, entry) to the columns a query asked for, batch by batch, in Arrow.
 
 Columns that are named stream, offset, time, tag or entry are those; any other column of the schema is a field of the
-entry, which is then JSON (`schema/json_entries.py`). `entry_time` is the field time of an entry (`schema/columns.py`).
+entry, which is JSON (`schema/json_entries.py`) or what `entryFormat` says (`entry_formats.py`). `entry_time` is the
+field time of an entry (`schema/columns.py`).
 `badEntries` says what happens to a message that does not fit: the query fails and names the message, or the fields are
 null, or the message has no row, or it has a dead letter and no row."""
 
@@ -17,9 +18,9 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from penstock.schema.arrow_types import DEFAULT
 from penstock.schema.arrow_values import scalar_of
 from penstock.schema.columns import column_of, field_of
-from penstock.schema.json_entries import JsonEntries
 from penstock.spark.column_types import can_read
 from penstock.spark.dead_letters import BadMessage, DeadLetters
+from penstock.spark.entry_formats import reader_of
 from penstock.spark.options import OptionError, Options
 
 OWN_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -48,7 +49,10 @@ def default_schema(options: Options) -> StructType:
 
 def check_schema(schema: StructType, options: Options) -> None:
     """Raise OptionError if a column has a type that it cannot have."""
-    _check_names(schema)
+    _check_names(schema, options)
+    is_json = options.entryFormat == "json"
+    if not is_json and (fields := _fields(to_arrow_schema(schema, timezone="UTC"), {})):
+        reader_of(pa.schema(fields), options)
     for column in schema:
         name, kind = column.name, column.dataType.simpleString()
         kinds = OWN_COLUMNS.get(name)
@@ -56,9 +60,9 @@ def check_schema(schema: StructType, options: Options) -> None:
             wanted = " or ".join(kind().simpleString() for kind in kinds)
             raise OptionError(
                 f"column {name} is {kind} in the schema, and a message has it as {wanted}; "
-                f"a field {name} of a JSON entry is the column {column_of(name)}"
+                f"a field {name} of an entry is the column {column_of(name)}"
             )
-        if kinds is None and not can_read(column.dataType):
+        if is_json and kinds is None and not can_read(column.dataType):
             raise OptionError(
                 f"column {name} is {kind} in the schema, which a field of a JSON entry is not read as; "
                 "read 'entry string' and parse it with from_json"
@@ -73,15 +77,15 @@ def check_schema(schema: StructType, options: Options) -> None:
 _OF_KAFKA = {"key", "value", "topic", "partition", "timestamp", "timestampType", "headers"}
 
 
-def _check_names(schema: StructType) -> None:
+def _check_names(schema: StructType, options: Options) -> None:
     """Raise OptionError for a name that is nearly a column of a message, or one of Kafka: the column would be null."""
     for name in schema.names:
         if name not in OWN_COLUMNS and name.lower() in OWN_COLUMNS:
             raise OptionError(
-                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field {name} of a JSON "
+                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field {name} of an "
                 f"entry is the column {column_of(name)}"
             )
-    if looks_like_kafka(schema):
+    if options.entryFormat == "json" and looks_like_kafka(schema):
         fields = [name for name in schema.names if name not in OWN_COLUMNS]
         raise OptionError(
             f"columns {', '.join(fields)} in the schema are those of Kafka: a message has tag (Kafka's key), entry "
@@ -97,7 +101,7 @@ def looks_like_kafka(schema: StructType) -> bool:
 
 
 def _can_be_null(name: str, kind: DataType, options: Options) -> bool:
-    """Whether a bad entry makes a column null: a field of JSON, or bytes that should be text."""
+    """Whether a bad entry makes a column null: a field of an entry, or bytes that should be text."""
     is_parsed = name not in OWN_COLUMNS or (name in ("tag", "entry") and isinstance(kind, StringType))
     return is_parsed and options.badEntries == "null"
 
@@ -113,8 +117,8 @@ class Converter:
         defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._wanted = to_arrow_schema(schema, timezone="UTC")
-        fields = [_as_field(column, defaults) for column in self._wanted if column.name not in OWN_COLUMNS]
-        self._json = JsonEntries(pa.schema(fields)) if fields else None
+        fields = _fields(self._wanted, defaults)
+        self._entries = reader_of(pa.schema(fields), options) if fields else None
         self._options = options
         self._letters = letters
 
@@ -122,8 +126,8 @@ class Converter:
         """Some messages as the query wants them; letters about the bad ones are written when this returns."""
         bad: dict[int, str] = {}  # why, by place in the batch; the first reason stands
         parsed: pa.RecordBatch | None = None
-        if self._json is not None:
-            parsed, bad = self._json.read(batch.column("entry"))
+        if self._entries is not None:
+            parsed, bad = self._entries.read(batch.column("entry"))
         columns = []
         for field in self._wanted:
             if field.name == "stream":
@@ -161,6 +165,11 @@ class Converter:
             )
         if self._letters is not None:
             self._letters.write(messages)
+
+
+def _fields(columns: pa.Schema, defaults: Mapping[str, str]) -> list[pa.Field]:
+    """The columns that are fields of an entry, by the names that they have there."""
+    return [_as_field(column, defaults) for column in columns if column.name not in OWN_COLUMNS]
 
 
 def _as_field(column: pa.Field, defaults: Mapping[str, str]) -> pa.Field:

@@ -32,7 +32,7 @@ from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Fenced, Link
 from penstock.spark.options import OptionError, Options, need_target
 from penstock.spark.rows import looks_like_kafka
-from penstock.spark.typed_rows import NOT_FIELDS, TypedRows, check_types, merge_schema
+from penstock.spark.typed_rows import NOT_FIELDS, RowWriter, check_types, merge_schema, row_writer
 
 BYTES_A_STAGE = 8 << 20
 _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -55,7 +55,12 @@ def check_columns(schema: StructType, options: Options) -> None:
             "a column 'entry', or columns that are fields of an entry, are needed, and there are only "
             f"{', '.join(schema.names)}"
         )
-    if "entry" not in names and looks_like_kafka(schema):
+    if "entry" in names and options.entryFormat != "json":
+        raise OptionError(
+            f"entryFormat={options.entryFormat} makes entries of typed columns, and a column 'entry' is written as it "
+            "is: give one of them"
+        )
+    if "entry" not in names and options.entryFormat == "json" and looks_like_kafka(schema):
         raise OptionError(
             f"a column 'entry' is needed, and there are {', '.join(schema.names)}, as in Kafka: a message has tag "
             "(Kafka's key), entry (value) and stream (topic). to_json(struct('*')) AS entry writes fields of "
@@ -72,7 +77,7 @@ def check_columns(schema: StructType, options: Options) -> None:
             if not isinstance(column.dataType, (TimestampType, LongType)):
                 raise OptionError(
                     f"column time is {column.dataType.simpleString()}; write it as a timestamp, or as bigint "
-                    f"(milliseconds since 1970). A field time of a JSON entry is the column {column_of('time')}"
+                    f"(milliseconds since 1970). A field time of an entry is the column {column_of('time')}"
                 )
         elif column.name in (*NOT_FIELDS, "entry") and not isinstance(column.dataType, (BinaryType, StringType)):
             raise OptionError(
@@ -81,7 +86,7 @@ def check_columns(schema: StructType, options: Options) -> None:
     if "stream" not in names:
         need_target(options)
     if "entry" not in names:
-        check_types(schema)
+        check_types(schema, options)
     if options.mergeSchema and ("entry" in names or "stream" in names):
         raise OptionError(
             "mergeSchema needs typed columns and one stream: it excludes the columns 'entry' and 'stream'"
@@ -99,7 +104,7 @@ def settle_schema(schema: StructType, options: Options) -> None:
         (stream,) = options.stream
         if options.mergeSchema:
             merge_schema(link, stream, schema)
-        TypedRows(link, stream, to_arrow_schema(schema, timezone="UTC"))
+        row_writer(link, stream, to_arrow_schema(schema, timezone="UTC"), options)
 
 
 def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -108,7 +113,7 @@ def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> St
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
     with Link(options) as link:
-        stager, entries = _Stager(link, query), _Entries(link)
+        stager, entries = _Stager(link, query), _Entries(link, options)
         for batch in batches:
             for stream, rows in _by_stream(batch, options):
                 stager.add(stream, entries.of(stream, rows))
@@ -171,9 +176,10 @@ def _by_stream(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, p
 class _Entries:
     """Makes tags and entries of rows: of the column entry, or of typed columns."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, options: Options) -> None:
         self._link = link
-        self._typed: dict[str, TypedRows] = {}
+        self._options = options
+        self._typed: dict[str, RowWriter] = {}
 
     def of(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         if "entry" in batch.schema.names:
@@ -182,7 +188,7 @@ class _Entries:
                 raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
         else:
             if stream not in self._typed:
-                self._typed[stream] = TypedRows(self._link, stream, batch.schema)
+                self._typed[stream] = row_writer(self._link, stream, batch.schema, self._options)
             entries = pa.array(self._typed[stream].entries(batch), pa.binary())
         rows = pa.RecordBatch.from_arrays([_tags(batch), entries], schema=_ENTRIES)
         if "time" in batch.schema.names:

@@ -115,10 +115,11 @@ class _Planner:
 
         OptionError if the query asks for something that contradicts that schema.
         """
-        if not self._options.typed or all(name in OWN_COLUMNS for name in columns.names):
+        options = self._options
+        if not options.typed or options.entryFormat != "json" or all(name in OWN_COLUMNS for name in columns.names):
             return {}
         if stream not in self._defaults:
-            schema = schema_of(self.link, stream, self._options)
+            schema = schema_of(self.link, stream, options)
             self._defaults[stream] = defaults_for(columns, stream, schema) if schema is not None else {}
         return self._defaults[stream]
 

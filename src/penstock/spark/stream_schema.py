@@ -1,5 +1,5 @@
 """The schema of a stream, for queries that read it: the columns of a query that names none, and what a query that names
-its own may ask for.
+its own may ask for. Entries that are not JSON have the schema that an option gives instead.
 
 A query asks for the schema when it starts, so a wider version is followed when it starts again: the columns that came
 later are null, or have their default, in older entries. The schema comes with a read of no messages, so the permission
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.schema.arrow_types import arrow_schema, type_name
 from penstock.schema.columns import OWN, column_of, field_of
-from penstock.schema.fields import Schema
+from penstock.schema.fields import InvalidSchema, Schema
 from penstock.schema.parser import parse
 from penstock.schema.readable import can_be_read
 from penstock.schema.widening import narrowing
+from penstock.spark.entry_formats import format_of
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import default_schema
@@ -30,15 +32,24 @@ def columns_of(options: Options) -> StructType:
     """The columns of a query that names none."""
     if not options.typed:
         return default_schema(options)
+    if (given := format_of(options)) is not None:
+        try:
+            return _with_fields(given.fields(), options)
+        except InvalidSchema as error:
+            raise OptionError(f"entryFormat={options.entryFormat}: {error}") from None
     with Link(options) as link:
         streams = list(options.stream) or link.streams(options.pattern)
         schemas = {stream: schema_of(link, stream, options) for stream in streams}
     schema = _common(schemas)
     if schema is None:
         return default_schema(options)
-    fields = from_arrow_schema(arrow_schema(schema), prefer_timestamp_ntz=True)
+    return _with_fields(arrow_schema(schema), options)
+
+
+def _with_fields(fields: pa.Schema, options: Options) -> StructType:
+    """The columns of a message, with the fields of its entry instead of the entry."""
     columns = StructType([column for column in default_schema(options) if column.name != "entry"])
-    for field in fields:
+    for field in from_arrow_schema(fields, prefer_timestamp_ntz=True):
         columns.add(column_of(field.name), field.dataType, field.nullable or options.badEntries == "null")
     return columns
 

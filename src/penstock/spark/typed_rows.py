@@ -1,4 +1,5 @@
-"""Rows with typed columns, as the sink writes them: each is an entry, a JSON object with the columns as fields.
+"""Rows with typed columns, as the sink writes them: each is an entry, a JSON object with the columns as fields, or what
+`entryFormat` says.
 
 If the stream has a schema, the columns must fit it: a column that the schema does not have, or that has values which
 the field does not hold, is refused before a row is written. With `mergeSchema` the schema is made, or widened, to hold
@@ -11,6 +12,7 @@ Rejected: to_json of Spark. A data source cannot add an expression to the plan o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -24,14 +26,15 @@ from penstock.schema.fitting import misfit
 from penstock.schema.parser import parse
 from penstock.schema.widening import holds, merged
 from penstock.spark.column_types import can_read
+from penstock.spark.entry_formats import writer_of
 from penstock.spark.link import Link
-from penstock.spark.options import OptionError
+from penstock.spark.options import OptionError, Options
 
 NOT_FIELDS = ("stream", "time", "tag")
 """Columns that say where a row goes, and what its time and its tag are."""
 
 
-def check_types(schema: StructType) -> None:
+def check_types(schema: StructType, options: Options) -> None:
     """OptionError if a column cannot be a field of an entry."""
     for column in schema:
         if column.name in NOT_FIELDS:
@@ -41,18 +44,24 @@ def check_types(schema: StructType) -> None:
                 f"column {column.name} cannot be written: the server gives a message its {column.name.lower()}. "
                 f"Drop the column, or rename it to {column_of(column.name)} to write a field {column.name}"
             )
-        if not can_read(column.dataType):
+        if options.entryFormat == "json" and not can_read(column.dataType):
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}, which is not written as JSON; cast it "
                 "to another type"
             )
+    if options.entryFormat != "json":
+        writer_of(_fields_of_rows(to_arrow_schema(schema, timezone="UTC")), options)
+
+
+def _fields_of_rows(columns: pa.Schema) -> pa.Schema:
+    """The columns that are fields of an entry, by the names that they have there."""
+    return pa.schema([column.with_name(field_of(column.name)) for column in columns if column.name not in NOT_FIELDS])
 
 
 def fields_in(schema: pa.Schema) -> Schema:
     """The schema of a stream that has exactly these columns as fields."""
-    columns = [field.with_name(field_of(field.name)) for field in schema if field.name not in NOT_FIELDS]
     try:
-        return parse(fields_of(columns))
+        return parse(fields_of(_fields_of_rows(schema)))
     except InvalidSchema as error:
         raise OptionError(f"the columns are no schema of a stream: {error}") from None
 
@@ -72,8 +81,42 @@ def merge_schema(link: Link, stream: str, columns: StructType) -> None:
         link.set_fields(stream, str(wider))
 
 
-class TypedRows:
+class RowWriter(Protocol):
     """Makes entries of rows for one stream."""
+
+    def entries(self, rows: pa.RecordBatch) -> list[bytes]:
+        """The entries of some rows, in order; ValueError for a row that does not fit."""
+
+
+def row_writer(link: Link, stream: str, columns: pa.Schema, options: Options) -> RowWriter:
+    """What writes rows with these columns to a stream; OptionError if they cannot be written there."""
+    if options.entryFormat == "json":
+        return TypedRows(link, stream, columns)
+    if link.fields(stream) is not None:
+        raise OptionError(
+            f"stream {stream} has a schema, which is one of JSON, and entryFormat is {options.entryFormat}: remove the "
+            f"schema (TSCHEMA DEL {stream}), or write to another stream"
+        )
+    return EncodedRows(columns, options)
+
+
+class EncodedRows:
+    """Makes entries in another format than JSON, which has its own schema."""
+
+    def __init__(self, columns: pa.Schema, options: Options) -> None:
+        self._write = writer_of(_fields_of_rows(columns), options)
+
+    def entries(self, rows: pa.RecordBatch) -> list[bytes]:
+        return self._write(_as_fields(rows))
+
+
+def _as_fields(rows: pa.RecordBatch) -> pa.RecordBatch:
+    names = [name for name in rows.schema.names if name not in NOT_FIELDS]
+    return rows.select(names).rename_columns(list(map(field_of, names)))
+
+
+class TypedRows:
+    """Makes JSON of rows for one stream."""
 
     def __init__(self, link: Link, stream: str, columns: pa.Schema) -> None:
         """OptionError if the stream has a schema that the columns do not fit."""
@@ -87,8 +130,7 @@ class TypedRows:
 
     def entries(self, rows: pa.RecordBatch) -> list[bytes]:
         """The entries of some rows, in order; ValueError for a null that the schema does not allow."""
-        names = [name for name in rows.schema.names if name not in NOT_FIELDS]
-        fields = rows.select(names).rename_columns(list(map(field_of, names)))
+        fields = _as_fields(rows)
         for name in self._required:
             if name in fields.schema.names and fields.column(name).null_count:
                 raise self._refused(f"{name} must not be null")

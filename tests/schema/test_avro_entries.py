@@ -1,0 +1,284 @@
+"""Entries in Avro become columns and rows become entries, whatever the bytes are."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.schema.avro_entries import AvroEntries
+from penstock.schema.fields import InvalidSchema
+
+ORDER = {
+    "type": "record", "name": "Order", "namespace": "shop", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "n", "type": "int"},
+        {"name": "paid", "type": "boolean"},
+        {"name": "weight", "type": ["null", "float"], "default": None},
+        {"name": "price", "type": "double"},
+        {"name": "note", "type": ["string", "null"]},
+        {"name": "raw", "type": "bytes"},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "SENT"]}},
+        {"name": "before", "type": ["null", "State"]},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
+        {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Item", "fields": [
+            {"name": "sku", "type": "string"}, {"name": "more", "type": {"type": "map", "values": "Hash"}}]}}},
+        {"name": "gift", "type": ["null", "Item"]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "exact", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}},
+        {"name": "rate", "type": {"type": "fixed", "name": "Rate", "size": 8, "logicalType": "decimal",
+            "precision": 12, "scale": 4}},
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+    ],
+}  # fmt: skip
+FORMAT = AvroEntries(json.dumps(ORDER))
+
+
+def milliseconds(moments: st.SearchStrategy[datetime]) -> st.SearchStrategy[datetime]:
+    return moments.map(lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000))
+
+
+WORDS = st.text(max_size=4)
+HASHES = st.binary(min_size=2, max_size=2)
+ITEMS = st.fixed_dictionaries({"sku": WORDS, "more": st.dictionaries(WORDS, HASHES, max_size=2)})
+ORDERS = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**63), 2**63 - 1), "n": st.integers(-(2**31), 2**31 - 1), "paid": st.booleans(),
+        "weight": st.none() | st.floats(width=32, allow_nan=False), "price": st.floats(allow_nan=False),
+        "note": st.none() | WORDS, "raw": st.binary(max_size=4), "state": st.sampled_from(["NEW", "SENT"]),
+        "before": st.sampled_from([None, "NEW", "SENT"]), "hash": HASHES,
+        "tags": st.lists(st.none() | WORDS, max_size=3),
+        "counts": st.dictionaries(WORDS, st.integers(-9, 9), max_size=2), "items": st.lists(ITEMS, max_size=2),
+        "gift": st.none() | ITEMS, "day": st.dates(), "at": milliseconds(st.datetimes(timezones=st.just(UTC))),
+        "exact": st.none() | st.datetimes(timezones=st.just(UTC)), "local": milliseconds(st.datetimes()),
+        "sum": st.decimals(-(10**30), 10**30, places=2), "rate": st.decimals(-(10**7), 10**7, places=4),
+        "uuid": st.uuids().map(str),
+    }
+)  # fmt: skip
+
+
+def encoded(schema: Any, datum: Any) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), datum)
+    return sink.getvalue()
+
+
+def read(schema: AvroEntries, *entries: bytes, columns: pa.Schema = None) -> tuple[list[Any], dict[int, str]]:
+    rows, bad = schema.reader(schema.fields() if columns is None else columns).read(pa.array(entries, pa.binary()))
+    rows.validate(full=True)
+    return rows.to_pylist(maps_as_pydicts="strict"), bad
+
+
+def record(**fields: Any) -> AvroEntries:
+    given = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return AvroEntries(json.dumps({"type": "record", "name": "R", "fields": given}))
+
+
+@given(orders=st.lists(ORDERS, max_size=3))
+def test_what_another_program_encodes_is_read_as_it_was(orders: list[Any]) -> None:
+    assert read(FORMAT, *(encoded(ORDER, order) for order in orders)) == (orders, {})
+
+
+@given(orders=st.lists(ORDERS, min_size=1, max_size=3))
+def test_rows_that_are_written_are_read_by_another_program(orders: list[Any]) -> None:
+    rows = pa.RecordBatch.from_pylist(orders, FORMAT.fields())
+    entries = FORMAT.writer(rows.schema)(rows)
+    schema = fastavro.parse_schema(ORDER)
+    found = [fastavro.schemaless_reader(io.BytesIO(entry), schema, None) for entry in entries]
+    assert [{**each, "uuid": str(each["uuid"])} for each in found if isinstance(each, dict)] == orders
+
+
+@given(order=ORDERS, data=st.data())
+def test_bytes_that_were_changed_harm_no_other_entry(order: Any, data: st.DataObject) -> None:
+    good = encoded(ORDER, order)
+    place = data.draw(st.integers(0, len(good) - 1))
+    changed = data.draw(
+        st.sampled_from([good[:place], good + b"\0", good[:place] + good[place + 1 :]])
+        | st.binary(min_size=1, max_size=9).map(lambda other: good[:place] + other + good[place + len(other) :])
+        | st.binary(max_size=40)
+    )
+    rows, bad = FORMAT.reader(FORMAT.fields()).read(pa.array([good, changed, good], pa.binary()))
+    rows.validate(full=True)
+    assert (len(rows), set(bad) <= {1}) == (3, True)
+    assert [rows.slice(at, 1).to_pylist(maps_as_pydicts="strict")[0] for at in (0, 2)] == [order, order]
+    if changed != good and good.startswith(changed):
+        assert "it ends too early" in bad[1]
+    if changed == good + b"\0":
+        assert bad == {1: "1 bytes follow the datum of the Avro schema"}
+
+
+def number(value: int) -> bytes:
+    """A long as Avro has it."""
+    left, parts = (value << 1) ^ (value >> 63), []
+    while left > 0x7F:
+        parts.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*parts, left])
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "why"),
+    [
+        ("bytes", number(2**40) + b"ab", "it ends too early"),
+        ("string", number(-5) + b"ab", "it ends too early"),
+        ("string", number(1) + b"\xff", "can't decode byte 0xff"),
+        ({"type": "array", "items": "int"}, number(2**60) + b"\2", "it ends too early"),
+        ({"type": "map", "values": "int"}, number(2**60) + b"\2a\2", "it ends too early"),
+        ({"type": "array", "items": {"type": "array", "items": "int"}}, number(2**60) * 5, "it ends too early"),
+        (["null", "int"], number(7), "or has a branch of a union that the schema does not have"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, number(-1), "-1 is the number of no symbol"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, number(1), "1 is the number of no symbol"),
+        ("int", number(2**31), "a value does not fit its type"),
+        ({"type": "int", "logicalType": "date"}, number(2**40), "a value does not fit its type"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, number(2**62), "a value does not fit its type"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3}, number(2) + b"\x03\xe8", "more than 3 digits"),
+        ("float", b"\0", "it ends too early"),
+    ],
+)  # fmt: skip
+def test_a_hostile_entry_is_a_bad_one(kind: Any, entry: bytes, why: str) -> None:
+    rows, bad = read(record(a=kind), entry)
+    assert rows == [{"a": None}]
+    assert why in bad[0]
+    assert "\n" not in bad[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (["null", {"type": "array", "items": "R"}], r"field a\[\] of the Avro schema contains itself \(R\)"),
+        ({"type": "array", "items": "null"}, "field a of the Avro schema is an array of elements without bytes"),
+        (
+            {"type": "array", "items": {"type": "record", "name": "E", "fields": []}},
+            "field a .* elements without bytes",
+        ),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "field a .* elements without bytes"),
+        ("strin", "it is no Avro schema: UnknownType"),
+    ],
+)
+def test_a_schema_by_which_no_entry_can_be_read_safely_is_refused(kind: Any, problem: str) -> None:
+    with pytest.raises(InvalidSchema, match=problem):
+        record(a=kind)
+
+
+@pytest.mark.parametrize("text", ["", "[", "7", '"int"', '{"type": "array", "items": "int"}', '{"type": "record"}'])
+def test_what_is_no_schema_of_a_record_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(InvalidSchema, match="Avro schema") as caught:
+        AvroEntries(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (["int", "string"], "a union of int, string"),
+        ("null", "null"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 39}, "a decimal of 39 digits"),
+        ({"type": "record", "name": "E", "fields": []}, "record"),
+    ],
+)
+def test_a_field_that_is_no_column_is_named_and_the_others_can_be_read(kind: Any, what: str) -> None:
+    schema = record(a={"type": "record", "name": "S", "fields": [{"name": "b", "type": kind}]}, n="int")
+    with pytest.raises(InvalidSchema, match=rf"field a\.b of the Avro schema is {what}, which is no column"):
+        schema.fields()
+    plain = record(a=["int", "string"], n="int")
+    assert read(plain, b"\2\2x\6", columns=plain.fields(["n"])) == ([{"n": 3}], {})
+
+
+def test_columns_may_be_wider_and_fewer_than_the_fields() -> None:
+    columns = pa.schema(
+        [
+            ("price", pa.float64()), ("n", pa.decimal128(12, 1)), ("id", pa.int64()),
+            ("items", pa.list_(pa.struct([("sku", pa.string())]))), ("weight", pa.float64()),
+        ]
+    )  # fmt: skip
+    order = {
+        "id": 1, "n": 2, "paid": True, "weight": 0.5, "price": 2.5, "note": None, "raw": b"", "state": "NEW",
+        "before": None, "hash": b"ab", "tags": [], "counts": {}, "items": [{"sku": "x", "more": {}}], "gift": None,
+        "day": date(2026, 1, 2), "at": datetime(2026, 1, 2, tzinfo=UTC), "exact": None, "local": datetime(2026, 1, 2),
+        "sum": Decimal("1.50"), "rate": Decimal("0.1"), "uuid": "u",
+    }  # fmt: skip
+    assert read(FORMAT, encoded(ORDER, order), columns=columns) == (
+        [{"price": 2.5, "n": Decimal("2.0"), "id": 1, "items": [{"sku": "x"}], "weight": 0.5}],
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        (pa.field("id", pa.int32()), "column id is int, and the Avro schema has it as bigint"),
+        (
+            pa.field("note", pa.string(), nullable=False),
+            "column note is NOT NULL, and in the Avro schema it may be null",
+        ),
+        (pa.field("nix", pa.string()), "the Avro schema has no field nix; it has id, n, paid"),
+        (pa.field("tags", pa.list_(pa.field("element", pa.string(), nullable=False))), "column tags is array<string>"),
+        (pa.field("gift", pa.struct([("nix", pa.int32())])), "column gift is struct<nix int>, and the Avro schema has"),
+    ],
+)
+def test_a_column_that_the_schema_does_not_give_is_refused(column: pa.Field, problem: str) -> None:
+    with pytest.raises(InvalidSchema, match=problem):
+        FORMAT.reader(pa.schema([column]))
+
+
+def test_rows_are_written_with_narrower_columns_and_without_optional_ones() -> None:
+    schema = AvroEntries(
+        json.dumps(
+            {
+                "type": "record", "name": "R", "fields": [
+                    {"name": "n", "type": "long"}, {"name": "d", "type": ["null", "int"]},
+                    {"name": "kind", "type": "string", "default": "click"},
+                    {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 1}},
+                    {"name": "m", "type": {"type": "map", "values": {"type": "map", "values": "double"}}},
+                ],
+            }
+        )
+    )  # fmt: skip
+    maps = pa.map_(pa.string(), pa.map_(pa.string(), pa.float32()))
+    columns = pa.schema([("n", pa.int16()), ("sum", pa.int32()), ("m", maps)])
+    rows = pa.RecordBatch.from_pylist([{"n": 1, "sum": 2, "m": [("a", [("b", 0.5)])]}], columns)
+    assert read(schema, *schema.writer(columns)(rows)) == (
+        [{"n": 1, "d": None, "kind": "click", "sum": Decimal("2.0"), "m": {"a": {"b": 0.5}}}],
+        {},
+    )
+
+
+def test_rows_that_do_not_fit_are_refused_with_the_field() -> None:
+    schema = record(n="int", s={"type": "enum", "name": "E", "symbols": ["A"]})
+    fields = pa.schema([("n", pa.int32()), ("s", pa.string())])
+    with pytest.raises(InvalidSchema, match="there is no column s, which is neither null nor has a default"):
+        schema.writer(pa.schema([("n", pa.int32())]))
+    with pytest.raises(InvalidSchema, match="column n is bigint, and the Avro schema has it as int"):
+        schema.writer(pa.schema([("n", pa.int64()), ("s", pa.string())]))
+    with pytest.raises(InvalidSchema, match="the Avro schema has no field x"):
+        schema.writer(pa.schema([("x", pa.int64())]))
+    with pytest.raises(ValueError, match="a row does not fit the Avro schema: n must not be null"):
+        schema.writer(fields)(pa.RecordBatch.from_pylist([{"n": None, "s": "A"}], fields))
+    with pytest.raises(ValueError, match=r"a row does not fit the Avro schema: .*B"):
+        schema.writer(fields)(pa.RecordBatch.from_pylist([{"n": 1, "s": "B"}], fields))
+
+
+def test_one_value_out_of_range_among_many_is_found() -> None:
+    entries = [number(place) for place in range(1000)]
+    entries[700] = number(2**40)
+    rows, bad = read(record(a="int"), *entries)
+    assert [place for place, row in enumerate(rows) if row["a"] is None] == list(bad) == [700]
+
+
+def test_numbers_that_are_none_are_read() -> None:
+    ((row,), _) = read(record(a="double"), encoded("double", math.nan))
+    assert math.isnan(row["a"])

@@ -1,0 +1,143 @@
+"""Streams whose entries are Avro: the policies for bad entries without Spark, and all of it in a real Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+from tests.support.spark.world import World
+
+from penstock.spark import entry_formats
+from penstock.spark.dead_letters import BadMessage
+from penstock.spark.options import OptionError, parse
+from penstock.spark.rows import BadEntry, Converter, check_schema
+from penstock.spark.sink import check_columns
+from penstock.spark.stream_schema import columns_of
+
+CLICK = {
+    "type": "record", "name": "Click", "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "ms", "type": ["null", "int"]},
+        {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}  # fmt: skip
+AVRO = {"entryFormat": "avro", "avroSchema": json.dumps(CLICK)}
+_PARSED = fastavro.parse_schema(CLICK)
+
+
+def avro(user: str, ms: int | None = None) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, _PARSED, {"user": user, "ms": ms, "time": 1000})
+    return sink.getvalue()
+
+
+class Letters:
+    """Takes letters instead of a server."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def write(self, bad: Mapping[int, BadMessage]) -> None:
+        self.offsets += bad
+
+
+MUTATED = st.builds(
+    lambda entry, place, other: entry[:place] + other + entry[place + len(other) :],
+    st.builds(avro, st.text(max_size=3), st.none() | st.integers(-9, 9)),
+    st.integers(0, 12),
+    st.binary(max_size=3),
+)
+
+
+@given(entries=st.lists(MUTATED, max_size=6))
+def test_every_policy_agrees_on_which_entries_are_bad(entries: list[bytes]) -> None:
+    columns = StructType().add("offset", LongType()).add("user", StringType()).add("ms", IntegerType())
+    offsets = list(range(1, len(entries) + 1))
+    batch = pa.record_batch(
+        {
+            "offset": pa.array(offsets, pa.int64()), "time": pa.array([0] * len(entries), pa.int64()),
+            "tag": pa.array([b""] * len(entries), pa.binary()), "entry": pa.array(entries, pa.binary()),
+        }
+    )  # fmt: skip
+    letters = Letters()
+
+    def convert(policy: str, **options: str) -> list[Any]:
+        given = parse({"stream": "s", "badEntries": policy, **options, **AVRO})
+        check_schema(columns, given)
+        rows = Converter(columns, given, cast(Any, letters) if options else None).convert("s", batch)
+        rows.validate(full=True)
+        return rows.to_pylist()  # type: ignore[no-any-return]
+
+    nulls, kept = convert("null"), convert("drop")
+    assert convert("deadletter", deadLetterStream="dead") == kept
+    assert [row["offset"] for row in nulls] == offsets
+    assert sorted(letters.offsets + [row["offset"] for row in kept]) == offsets
+    assert [row for row in nulls if row["offset"] not in letters.offsets] == kept
+    assert all(row["user"] is None for row in nulls if row["offset"] in letters.offsets)
+    if letters.offsets:
+        with pytest.raises(BadEntry, match=f"stream s, offset {min(letters.offsets)}: "):
+            convert("fail")
+    else:
+        assert convert("fail") == kept
+
+
+def test_columns_come_from_the_schema_and_may_be_null_where_bad_entries_give_nulls(tmp_path: Path) -> None:
+    (tmp_path / "click.avsc").write_text(json.dumps(CLICK), encoding="utf-8")
+    columns = columns_of(parse({"stream": "s", "entryFormat": "avro", "avroSchemaFile": str(tmp_path / "click.avsc")}))
+    assert columns.names == ["stream", "offset", "time", "tag", "user", "ms", "entry_time"]
+    assert [columns[name].dataType.simpleString() for name in ("user", "ms", "entry_time")] == [
+        "string", "int", "timestamp",
+    ]  # fmt: skip
+    assert [columns[name].nullable for name in ("user", "ms", "entry_time")] == [False, True, False]
+    assert columns_of(parse({"stream": "s", "badEntries": "null", **AVRO}))["user"].nullable
+
+
+def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_formats._avro.cache_clear()
+    monkeypatch.setitem(sys.modules, "penstock.schema.avro_entries", None)
+    with pytest.raises(OptionError, match=r"^entryFormat=avro needs fastavro; pip install 'penstock\[avro\]' brings"):
+        columns_of(parse({"stream": "s", **AVRO}))
+
+
+def test_columns_beside_the_schema_are_refused_before_anything_is_read_or_written() -> None:
+    options = parse({"stream": "s", **AVRO})
+    with pytest.raises(OptionError, match="entryFormat=avro: the Avro schema has no field page; it has user, ms, time"):
+        check_schema(StructType().add("page", StringType()), options)
+    with pytest.raises(OptionError, match="entryFormat=avro: column ms is bigint, and the Avro schema has it as int"):
+        check_columns(StructType().add("user", StringType()).add("ms", LongType()), options)
+    with pytest.raises(OptionError, match="and a column 'entry' is written as it is: give one of them"):
+        check_columns(StructType().add("entry", StringType()), options)
+    with pytest.raises(OptionError, match="option avroSchema: it is no Avro schema"):
+        columns_of(parse({"stream": "s", "entryFormat": "avro", "avroSchema": "{"}))
+
+
+def test_rows_go_from_stream_to_stream_in_avro(world: World) -> None:
+    world.write("s", avro("ada", 5), avro("bob"))
+    frame = world.read(stream="s", **AVRO)
+    copied = frame.drop("stream", "offset", "time")
+    copied.write.format("penstock").options(url=world.url, stream="copy", **AVRO).mode("append").save()
+    assert world.entries("copy") == [avro("ada", 5), avro("bob")]
+    chosen = world.read("offset bigint, ms bigint, user string", stream="copy", **AVRO)
+    assert [tuple(row) for row in chosen.collect()] == [(1, 5, "ada"), (2, None, "bob")]
+    world.call("TSCHEMA", "SET", "typed", "user string")
+    with pytest.raises(PySparkException, match="stream typed has a schema, which is one of JSON"):
+        copied.write.format("penstock").options(url=world.url, stream="typed", **AVRO).mode("append").save()
+
+
+def test_a_streaming_query_in_avro_writes_letters_about_what_it_cannot_read(world: World) -> None:
+    world.write("s", avro("ada", 5), avro("bob")[:-1], b'{"user": "eve"}', avro("eve") + b"\0", avro("dan"))
+    rows = world.follow(stream="s", badEntries="deadletter", deadLetterStream="dead", **AVRO)
+    world.run(rows.select("user", "ms", "entry_time"), stream="copy", **AVRO)
+    assert world.entries("copy") == [avro("ada", 5), avro("dan")]
+    assert [json.loads(letter)["offset"] for letter in world.entries("dead")] == [2, 3, 4]
