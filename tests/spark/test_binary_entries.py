@@ -1,11 +1,11 @@
-"""Streams whose entries are Avro: the policies for bad entries without Spark, and all of it in a real Spark."""
+"""Streams whose entries are Avro or Protobuf: the policies for bad entries without Spark, the rest in a real Spark."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+from tests.support.protobuf_file import KINDS, TIMESTAMP, class_of, files, message, optional
 from tests.support.spark.world import World
 
 from penstock.spark import entry_formats
@@ -42,6 +43,25 @@ def avro(user: str, ms: int | None = None) -> bytes:
     return sink.getvalue()
 
 
+FILES = files(message("Click", user=KINDS.TYPE_STRING, ms=optional(KINDS.TYPE_INT32), time=TIMESTAMP))
+_CLICK = class_of(FILES, "shop.Click")
+
+
+def protobuf(user: str, ms: int | None = None) -> bytes:
+    click = _CLICK(user=user, ms=ms)
+    click.time.seconds = 1
+    return click.SerializeToString()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The options of each format."""
+    file = tmp_path_factory.mktemp("descriptors") / "shop.desc"
+    file.write_bytes(FILES)
+    options = {"entryFormat": "protobuf", "protobufDescriptorFile": str(file), "protobufMessage": "shop.Click"}
+    return {"avro": AVRO, "protobuf": options}
+
+
 class Letters:
     """Takes letters instead of a server."""
 
@@ -52,16 +72,24 @@ class Letters:
         self.offsets += bad
 
 
-MUTATED = st.builds(
-    lambda entry, place, other: entry[:place] + other + entry[place + len(other) :],
-    st.builds(avro, st.text(max_size=3), st.none() | st.integers(-9, 9)),
-    st.integers(0, 12),
-    st.binary(max_size=3),
-)
+def mutated(encode: Callable[[str, int | None], bytes]) -> st.SearchStrategy[bytes]:
+    return st.builds(
+        lambda entry, place, other: entry[:place] + other + entry[place + len(other) :],
+        st.builds(encode, st.text(min_size=1, max_size=3), st.none() | st.integers(-9, 9)),
+        st.integers(0, 12),
+        st.binary(max_size=3),
+    )
 
 
-@given(entries=st.lists(MUTATED, max_size=6))
-def test_every_policy_agrees_on_which_entries_are_bad(entries: list[bytes]) -> None:
+@pytest.mark.parametrize(("kind", "encode"), [("avro", avro), ("protobuf", protobuf)])
+@given(data=st.data())
+def test_every_policy_agrees_on_which_entries_are_bad(
+    formats: dict[str, dict[str, str]],
+    kind: str,
+    encode: Callable[[str, int | None], bytes],
+    data: st.DataObject,
+) -> None:
+    entries = data.draw(st.lists(mutated(encode), max_size=6))
     columns = StructType().add("offset", LongType()).add("user", StringType()).add("ms", IntegerType())
     offsets = list(range(1, len(entries) + 1))
     batch = pa.record_batch(
@@ -73,7 +101,7 @@ def test_every_policy_agrees_on_which_entries_are_bad(entries: list[bytes]) -> N
     letters = Letters()
 
     def convert(policy: str, **options: str) -> list[Any]:
-        given = parse({"stream": "s", "badEntries": policy, **options, **AVRO})
+        given = parse({"stream": "s", "badEntries": policy, **options, **formats[kind]})
         check_schema(columns, given)
         rows = Converter(columns, given, cast(Any, letters) if options else None).convert("s", batch)
         rows.validate(full=True)
@@ -103,11 +131,23 @@ def test_columns_come_from_the_schema_and_may_be_null_where_bad_entries_give_nul
     assert columns_of(parse({"stream": "s", "badEntries": "null", **AVRO}))["user"].nullable
 
 
-def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "library"), [("avro", "fastavro"), ("protobuf", "protobuf")])
+def test_a_library_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, formats: dict[str, dict[str, str]], kind: str, library: str
+) -> None:
     entry_formats._avro.cache_clear()
-    monkeypatch.setitem(sys.modules, "penstock.schema.avro_entries", None)
-    with pytest.raises(OptionError, match=r"^entryFormat=avro needs fastavro; pip install 'penstock\[avro\]' brings"):
-        columns_of(parse({"stream": "s", **AVRO}))
+    entry_formats._protobuf.cache_clear()
+    monkeypatch.setitem(sys.modules, f"penstock.schema.{kind}_entries", None)
+    with pytest.raises(OptionError, match=rf"^entryFormat={kind} needs {library}; pip install 'penstock\[{kind}\]' "):
+        columns_of(parse({"stream": "s", **formats[kind]}))
+
+
+def test_columns_come_from_a_message(formats: dict[str, dict[str, str]]) -> None:
+    options = {"stream": "s", **formats["protobuf"]}
+    columns = columns_of(parse(options))
+    assert columns.simpleString().endswith("user:string,ms:int,entry_time:timestamp>")
+    with pytest.raises(OptionError, match=r"no message 'Click'; they have google\.protobuf\.Timestamp, shop\.Click"):
+        columns_of(parse({**options, "protobufMessage": "Click"}))
 
 
 def test_columns_beside_the_schema_are_refused_before_anything_is_read_or_written() -> None:
@@ -141,3 +181,17 @@ def test_a_streaming_query_in_avro_writes_letters_about_what_it_cannot_read(worl
     world.run(rows.select("user", "ms", "entry_time"), stream="copy", **AVRO)
     assert world.entries("copy") == [avro("ada", 5), avro("dan")]
     assert [json.loads(letter)["offset"] for letter in world.entries("dead")] == [2, 3, 4]
+
+
+def test_rows_go_from_stream_to_stream_in_protobuf(world: World, formats: dict[str, dict[str, str]]) -> None:
+    world.write("s", protobuf("ada", 5), protobuf("bob")[:-1], b"{}", protobuf(""))
+    options = {**formats["protobuf"]}
+    rows = world.follow(stream="s", badEntries="deadletter", deadLetterStream="dead", **options)
+    world.run(rows.select("user", "ms", "entry_time"), stream="copy", **options)
+    assert world.entries("copy") == [protobuf("ada", 5), protobuf("")]
+    assert [json.loads(letter)["offset"] for letter in world.entries("dead")] == [2, 3]
+    for defaults, user in (("false", None), ("true", "")):
+        found = world.read(
+            "offset bigint, ms bigint, user string", stream="copy", emitDefaultValues=defaults, **options
+        )
+        assert [tuple(row) for row in found.collect()] == [(1, 5, "ada"), (2, None, user)]

@@ -20,6 +20,8 @@ def format_of(options: Options) -> EntryFormat | None:
     """The format of entries that are not JSON. OptionError if its schema is none, or its library is not there."""
     if options.entryFormat == "avro":
         return _avro(options.avroSchema or options.avroSchemaFile)
+    if options.entryFormat == "protobuf":
+        return _protobuf(options.protobufDescriptorFile, options.protobufMessage, options.emitDefaultValues)
     return None
 
 
@@ -33,6 +35,18 @@ def _avro(text: str) -> EntryFormat:
         return AvroEntries(text)
     except InvalidSchema as error:
         raise OptionError(f"option avroSchema: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _protobuf(descriptors: bytes, message: str, with_defaults: bool) -> EntryFormat:
+    try:
+        from penstock.schema.protobuf_entries import ProtobufEntries
+    except ImportError:
+        raise _not_installed("protobuf", "protobuf") from None
+    try:
+        return ProtobufEntries(descriptors, message, with_defaults)
+    except InvalidSchema as error:
+        raise OptionError(f"options protobufDescriptorFile and protobufMessage: {error}") from None
 
 
 def _not_installed(extra: str, library: str) -> OptionError:

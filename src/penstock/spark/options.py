@@ -77,12 +77,19 @@ def _url(text: str) -> str:
     return text
 
 
-def _text_of_file(name: str) -> str:
-    """What is in a file. It is read where a query is planned, and its text travels to the executors."""
+def _content(name: str) -> bytes:
+    """What is in a file. It is read where a query is planned, and travels to the executors."""
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_bytes()
     except (OSError, ValueError) as error:
-        raise ValueError(f"the name of a text file on the machine that plans the query ({error})") from None
+        raise ValueError(f"the name of a file on the machine that plans the query ({error})") from None
+
+
+def _text_content(name: str) -> str:
+    try:
+        return _content(name).decode()
+    except UnicodeDecodeError:
+        raise ValueError("the name of a text file, in UTF-8") from None
 
 
 def _is_place(value: Any) -> bool:
@@ -135,9 +142,12 @@ class Options:
     text: bool = False
     typed: bool = True
     schemaVersion: int | None = None
-    entryFormat: Literal["json", "avro"] = "json"
+    entryFormat: Literal["json", "avro", "protobuf"] = "json"
     avroSchema: str = ""
     avroSchemaFile: str = ""  # what is in the file
+    protobufMessage: str = ""
+    protobufDescriptorFile: bytes = b""  # what is in the file
+    emitDefaultValues: bool = False
     badEntries: BadEntries = "fail"
     deadLetterStream: str = ""
     retryTimeout: int = 60_000
@@ -172,7 +182,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "maxBytesPerTrigger": _count, "minPartitions": _count, "pushFilters": _flag,
     "failOnDataLoss": _flag, "group": str, "text": _flag,
     "typed": _flag, "schemaVersion": _count, "mergeSchema": _flag,
-    "entryFormat": _one_of("json", "avro"), "avroSchema": str, "avroSchemaFile": _text_of_file,
+    "entryFormat": _one_of("json", "avro", "protobuf"), "avroSchema": str, "avroSchemaFile": _text_content,
+    "protobufMessage": str, "protobufDescriptorFile": _content, "emitDefaultValues": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
     "keys": str, "keySet": str, "type": _one_of(*TYPES), "keyColumn": str, "valueColumn": str,
@@ -191,16 +202,17 @@ _SPELT = {name.lower(): name for name in NAMES}
 _OF_KEYS = ("keyColumn", "valueColumn", "mode", "ttl", "delivery")
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"})
 """Options that Spark itself puts there or takes out."""
-_OF_AVRO = {"jsonformatschema": "avroSchema", "avroschemaurl": "avroSchemaFile"}
-"""Names that Spark has for options of Avro, and ours."""
-_OF_BINARY = frozenset({
-    "messagename", "descfilepath", "binarydescriptorset", "protobufmessage", "protobufdescriptorfile",
-})  # fmt: skip
-"""What users of Protobuf may try."""
-_BINARY = (
-    "entries in Protobuf are raw bytes here. Read them with .option('typed', 'false') and parse the column "
-    "entry with Spark's from_protobuf; to_protobuf makes a column entry to write"
-)
+_OF_FORMATS = {
+    "jsonformatschema": "avroSchema", "avroschemaurl": "avroSchemaFile", "messagename": "protobufMessage",
+    "descfilepath": "protobufDescriptorFile", "binarydescriptorset": "protobufDescriptorFile",
+    "emit.default.values": "emitDefaultValues",
+}  # fmt: skip
+"""Names that Spark has for what its functions of Avro and Protobuf take, and ours."""
+_SCHEMAS = {
+    "avroSchema": "avro", "avroSchemaFile": "avro", "protobufMessage": "protobuf", "protobufDescriptorFile": "protobuf",
+    "emitDefaultValues": "protobuf",
+}  # fmt: skip
+"""Options that say what the entries of a format are."""
 _OF_TABLES = "option."
 """What Spark puts before the options of a table that it is about to create."""
 _NO_TABLES = (
@@ -227,9 +239,7 @@ def parse(given: Mapping[str, str]) -> Options:
                 raise OptionError(f"CREATE TABLE ... USING penstock is not possible: {_NO_TABLES}")
             if answer := kafka_options.instead_of(written):
                 raise OptionError(f"option {written} is for Kafka; {answer}")
-            if written.lower() in _OF_BINARY:
-                raise OptionError(f"option {written}: {_BINARY}")
-            near = [_OF_AVRO.get(written.lower(), "").lower()]
+            near = [_OF_FORMATS.get(written.lower(), "").lower()]
             if near == [""]:
                 near = difflib.get_close_matches(written.lower(), _NAMES, 1)
             hint = f"did you mean {_SPELT[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
@@ -321,13 +331,18 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
 
 def _check_format(options: Options, given: Mapping[str, Any]) -> None:
     """Entries that are not JSON bring their own schema, and are fields of streams of Penstock."""
-    schemas = [name for name in ("avroSchema", "avroSchemaFile") if name in given]
+    for name, kind in _SCHEMAS.items():
+        if name in given and options.entryFormat != kind:
+            raise OptionError(f"option {name} is for .option('entryFormat', '{kind}')")
     if options.entryFormat == "json":
-        if schemas:
-            raise OptionError(f"option {schemas[0]} is for .option('entryFormat', 'avro')")
         return
-    if len(schemas) != 1:
+    if options.entryFormat == "avro" and ("avroSchema" in given) == ("avroSchemaFile" in given):
         raise OptionError("entryFormat=avro needs the schema of the entries: avroSchema (JSON) or avroSchemaFile")
+    if options.entryFormat == "protobuf" and not (options.protobufMessage and "protobufDescriptorFile" in given):
+        raise OptionError(
+            "entryFormat=protobuf needs protobufDescriptorFile, a file that `protoc --include_imports "
+            "--descriptor_set_out` made, and protobufMessage, the full name of a message in it"
+        )
     if options.redisStream or options.of_keys:
         raise OptionError(f"entryFormat={options.entryFormat} is for streams of Penstock")
     for name, contradicts in (
