@@ -272,6 +272,21 @@ def test_rows_that_do_not_fit_are_refused_with_the_field() -> None:
         schema.writer(fields)(pa.RecordBatch.from_pylist([{"n": 1, "s": "B"}], fields))
 
 
+def test_entries_of_confluents_serializers_are_read_and_written() -> None:
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
+    first, other = b"\0\0\0\1\x02" + number(5), b"\0\0\0\0\x07" + number(6)
+    wrong = [b"\1" + first[1:], first[:5], first[:3], b"", number(5), first + b"\0"]
+    rows, bad = read(AvroEntries(text, is_framed=True), first, other, *wrong)
+    assert ([row["n"] for row in rows[:2]], sorted(bad)) == ([5, 6], [2, 3, 4, 5, 6, 7])
+    schema = AvroEntries(text, is_framed=True, schema_id=258)
+    rows, bad = read(schema, first, other)
+    assert bad == {1: "it was written by the schema with the number 7, not 258"}
+    batch = pa.RecordBatch.from_pylist(rows[:1], schema.fields())
+    assert schema.writer(batch.schema)(batch) == [first]
+    with pytest.raises(InvalidSchema, match="the number of the schema is needed to write"):
+        AvroEntries(text, is_framed=True).writer(batch.schema)
+
+
 def test_one_value_out_of_range_among_many_is_found() -> None:
     entries = [number(place) for place in range(1000)]
     entries[700] = number(2**40)

@@ -68,6 +68,8 @@ def test_the_names_of_the_kafka_source_are_taken() -> None:
         ({"descFilePath": "a"}, "did you mean protobufDescriptorFile?"),
         ({"emit.default.values": "true"}, "did you mean emitDefaultValues?"),
         ({"avroSchema": "{}"}, "option avroSchema is for .option('entryFormat', 'avro')"),
+        ({"entryFormat": "avro", "avroSchema": "{}", "avroSchemaId": "7"}, "avroSchemaId is for .option('avroFraming'"),
+        ({"avroSchemaId": "4294967296"}, "it takes the number that a registry gave to a schema"),
         ({"entryFormat": "xml"}, "it takes json or avro or protobuf"),
         ({"entryFormat": "avro"}, "entryFormat=avro needs the schema of the entries: avroSchema"),
         ({"entryFormat": "avro", "avroSchemaFile": "no/file.avsc"}, "it takes the name of a file on the machine"),

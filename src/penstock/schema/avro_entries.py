@@ -1,4 +1,5 @@
-"""Entries in Avro: each is one datum of a record schema, in the binary encoding, without a header.
+"""Entries in Avro: each is one datum of a record schema, in the binary encoding, without a header or after the five
+bytes of Confluent's serializers: a zero, and the number that a registry gave to the schema.
 
 fastavro decodes and encodes. It trusts its input here and there, so the schema is rewritten before it decodes by it:
 
@@ -46,14 +47,16 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+_ZERO = b"\0"
+_HEADER_BYTES = 5
 _MOST_DIGITS = 38
 """Of a decimal in Spark and in Arrow."""
 
 
 class AvroEntries:
-    """Reads and writes entries of one schema."""
+    """Reads and writes entries of one schema. `schema_id` is its number, for entries that are framed."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, is_framed: bool = False, schema_id: int | None = None) -> None:
         """InvalidSchema unless the text is the schema of a record that can be read safely."""
         try:
             given = json.loads(text)
@@ -67,6 +70,8 @@ class AvroEntries:
             raise InvalidSchema(f"it is no {_NAME} that can be read: it is nested too deeply") from None
         if not isinstance(tree, dict) or tree["type"] != "record":
             raise InvalidSchema(f"the {_NAME} of entries must be that of a record")
+        self._is_framed = is_framed
+        self._header = _ZERO + schema_id.to_bytes(4, "big") if schema_id is not None else b""
         self._fields: dict[str, Any] = {field["name"]: field for field in tree["fields"]}
 
     def fields(self, names: Iterable[str] | None = None) -> pa.Schema:
@@ -81,6 +86,8 @@ class AvroEntries:
 
     def _decode(self, entry: bytes) -> Row:
         source = io.BytesIO(entry)
+        if self._is_framed:
+            self._check_header(source.read(_HEADER_BYTES))
         try:
             row: Any = fastavro.schemaless_reader(source, self._reading, None)
         except EOFError:
@@ -96,7 +103,16 @@ class AvroEntries:
             raise BadDatum(f"{left} bytes follow the datum of the {_NAME}")
         return row  # type: ignore[no-any-return]
 
+    def _check_header(self, header: bytes) -> None:
+        if len(header) < _HEADER_BYTES or not header.startswith(_ZERO):
+            raise BadDatum("it does not begin with the five bytes that Confluent's serializers write")
+        if self._header and header != self._header:
+            number, wanted = (int.from_bytes(each[1:], "big") for each in (header, self._header))
+            raise BadDatum(f"it was written by the schema with the number {number}, not {wanted}")
+
     def writer(self, columns: pa.Schema) -> Callable[[pa.RecordBatch], list[bytes]]:
+        if self._is_framed and not self._header:
+            raise InvalidSchema("the number of the schema is needed to write with Confluent's framing (avroSchemaId)")
         prepare = to_write(columns, self.fields(columns.names), _NAME)
         required = [name for name, field in self._fields.items() if not _may_be_null(field["type"])]
         for name in required:
@@ -115,6 +131,7 @@ class AvroEntries:
 
     def _encode(self, row: Row) -> bytes:
         sink = io.BytesIO()
+        sink.write(self._header)
         try:
             fastavro.schemaless_writer(sink, self._parsed, row)
         except Exception as error:  # of many kinds

@@ -19,20 +19,21 @@ from penstock.spark.options import OptionError, Options
 def format_of(options: Options) -> EntryFormat | None:
     """The format of entries that are not JSON. OptionError if its schema is none, or its library is not there."""
     if options.entryFormat == "avro":
-        return _avro(options.avroSchema or options.avroSchemaFile)
+        is_framed = options.avroFraming == "confluent"
+        return _avro(options.avroSchema or options.avroSchemaFile, is_framed, options.avroSchemaId)
     if options.entryFormat == "protobuf":
         return _protobuf(options.protobufDescriptorFile, options.protobufMessage, options.emitDefaultValues)
     return None
 
 
 @lru_cache(maxsize=8)
-def _avro(text: str) -> EntryFormat:
+def _avro(text: str, is_framed: bool, schema_id: int | None) -> EntryFormat:
     try:
         from penstock.schema.avro_entries import AvroEntries
     except ImportError:
         raise _not_installed("avro", "fastavro") from None
     try:
-        return AvroEntries(text)
+        return AvroEntries(text, is_framed, schema_id)
     except InvalidSchema as error:
         raise OptionError(f"option avroSchema: {error}") from None
 

@@ -57,6 +57,12 @@ def _version(text: str) -> int:
     return int(text)
 
 
+def _schema_id(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise ValueError("the number that a registry gave to a schema")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
@@ -145,6 +151,8 @@ class Options:
     entryFormat: Literal["json", "avro", "protobuf"] = "json"
     avroSchema: str = ""
     avroSchemaFile: str = ""  # what is in the file
+    avroFraming: Literal["none", "confluent"] = "none"
+    avroSchemaId: int | None = None
     protobufMessage: str = ""
     protobufDescriptorFile: bytes = b""  # what is in the file
     emitDefaultValues: bool = False
@@ -183,6 +191,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "failOnDataLoss": _flag, "group": str, "text": _flag,
     "typed": _flag, "schemaVersion": _count, "mergeSchema": _flag,
     "entryFormat": _one_of("json", "avro", "protobuf"), "avroSchema": str, "avroSchemaFile": _text_content,
+    "avroFraming": _one_of("none", "confluent"), "avroSchemaId": _schema_id,
     "protobufMessage": str, "protobufDescriptorFile": _content, "emitDefaultValues": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
@@ -209,8 +218,8 @@ _OF_FORMATS = {
 }  # fmt: skip
 """Names that Spark has for what its functions of Avro and Protobuf take, and ours."""
 _SCHEMAS = {
-    "avroSchema": "avro", "avroSchemaFile": "avro", "protobufMessage": "protobuf", "protobufDescriptorFile": "protobuf",
-    "emitDefaultValues": "protobuf",
+    "avroSchema": "avro", "avroSchemaFile": "avro", "avroFraming": "avro", "avroSchemaId": "avro",
+    "protobufMessage": "protobuf", "protobufDescriptorFile": "protobuf", "emitDefaultValues": "protobuf",
 }  # fmt: skip
 """Options that say what the entries of a format are."""
 _OF_TABLES = "option."
@@ -338,6 +347,8 @@ def _check_format(options: Options, given: Mapping[str, Any]) -> None:
         return
     if options.entryFormat == "avro" and ("avroSchema" in given) == ("avroSchemaFile" in given):
         raise OptionError("entryFormat=avro needs the schema of the entries: avroSchema (JSON) or avroSchemaFile")
+    if options.avroSchemaId is not None and options.avroFraming == "none":
+        raise OptionError("option avroSchemaId is for .option('avroFraming', 'confluent')")
     if options.entryFormat == "protobuf" and not (options.protobufMessage and "protobufDescriptorFile" in given):
         raise OptionError(
             "entryFormat=protobuf needs protobufDescriptorFile, a file that `protoc --include_imports "
