@@ -90,8 +90,9 @@ def sentinel(tmp_path: Path) -> Iterator[int]:
 def test_a_client_follows_the_master_that_sentinel_names(sentinel: int) -> None:
     with RedisServer() as first, RedisServer() as second, redis.Redis(port=sentinel) as control:
         control.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", first.port, 1)
-        client = Sentinel([("127.0.0.1", sentinel)]).master_for("main", redis_class=Client)
-        with client, redis.Redis(port=first.port) as plain:
+        asked = Sentinel([("127.0.0.1", sentinel)])
+        client = asked.master_for("main", redis_class=Client)
+        with asked.sentinels[0], client, redis.Redis(port=first.port) as plain:
             client.set("who", "first")
             assert client.get("who") == plain.get("who") == b"first"
             control.execute_command("SENTINEL", "REMOVE", "main")

@@ -59,6 +59,18 @@ def test_the_history_is_there_after_a_restart_and_belongs_to_its_server(tmp_path
     store.close()
 
 
+def test_a_restart_within_an_interval_keeps_the_point_that_it_has(tmp_path: Path) -> None:
+    step, length = RINGS[0]
+    now = int(time.time()) // step * step
+    for when in (now - step * length, now, now + step - 1):  # the first is where the second goes
+        store = History(tmp_path, "one:6379")
+        _record(store, when, (SERIES, (when, 0, 0)))
+        store.close()
+    store = History(tmp_path, "one:6379")
+    assert _times(store, step * length) == [now]
+    store.close()
+
+
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").write_bytes(b"this is no database" * 100)
     store = History(tmp_path, "server")

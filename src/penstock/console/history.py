@@ -49,6 +49,12 @@ CREATE TABLE IF NOT EXISTS point (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS feed (place TEXT, id TEXT, server TEXT, UNIQUE (place, id));
 """
+_PUT = """
+INSERT INTO point VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET
+    time = excluded.time, a = excluded.a, b = excluded.b, c = excluded.c, d = excluded.d
+WHERE point.time / ?9 <> excluded.time / ?9
+"""
+"""The first point of an interval stays, also if the console was started again within it."""
 _COMPARED = 3
 """Values that make a point of their own if they change. How far a group is behind in time grows by itself."""
 
@@ -222,7 +228,7 @@ class History:
 
     def _insert(self, number: int, ring: int, at: int, when: int, length: int, values: Values) -> None:
         row = (number, ring, at % length, when, *values, None)[:8]
-        self._file.execute("INSERT OR REPLACE INTO point VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._file.execute(_PUT, (*row, RINGS[ring][0]))
 
     def _id(self, series: Series, now: int) -> int:
         number = self._ids.get(series)
