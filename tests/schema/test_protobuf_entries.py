@@ -206,3 +206,40 @@ def test_a_file_that_is_no_set_of_descriptors_is_refused_and_so_is_an_unknown_me
         ProtobufEntries(without_imports.SerializeToString(), "shop.Item")
     with pytest.raises(InvalidSchema, match=r"have no message 'Order'; they have google.protobuf.Timestamp, shop.Item"):
         ProtobufEntries(FILES, "Order")
+
+
+def test_a_key_of_proto2_that_is_no_text_is_a_bad_entry_and_harms_no_other() -> None:
+    kind = message("M", a=mapped(KINDS.TYPE_STRING, KINDS.TYPE_STRING))
+    schema = ProtobufEntries(files(kind, syntax="proto2"), "shop.M")
+    rows, bad = read([field(1, field(1, b"\xff") + field(2, b"x")), field(1, field(1, b"k") + field(2, b"x"))], schema)
+    assert rows == [{"a": None}, {"a": {"k": "x"}}]
+    assert list(bad) == [0]
+    assert "it is no message shop.M: 'utf-8' codec can't decode" in bad[0]
+
+
+@pytest.mark.parametrize("value", [KINDS.TYPE_UINT64, "shop.Item"])
+def test_a_map_with_large_unsigned_keys_is_written_and_read(value: Any) -> None:
+    kinds = [message("Item", sku=KINDS.TYPE_STRING), message("M", a=mapped(KINDS.TYPE_UINT64, value))]
+    schema = ProtobufEntries(files(*kinds), "shop.M")
+    row = {"a": {Decimal(2**64 - 1): {"sku": "x"} if value == "shop.Item" else Decimal(5)}}
+    given = pa.RecordBatch.from_pylist([row], schema.fields())
+    rows, bad = schema.reader(schema.fields()).read(pa.array(schema.writer(schema.fields())(given), pa.binary()))
+    assert (rows.to_pylist(maps_as_pydicts="strict"), bad) == ([row], {})
+
+
+def test_two_values_of_a_oneof_are_refused_rather_than_one_of_them_lost() -> None:
+    kind = message("M", a=(KINDS.TYPE_INT32, {"oneof_index": 0}), b=(KINDS.TYPE_STRING, {"oneof_index": 0}))
+    kind.oneof_decl.add(name="choice")
+    schema = ProtobufEntries(files(kind), "shop.M")
+    write = schema.writer(schema.fields())
+    assert write(pa.RecordBatch.from_pylist([{"a": 1, "b": None}], schema.fields())) == [b"\x08\x01"]
+    with pytest.raises(ValueError, match="a and b both have values, and the oneof choice has one of them"):
+        write(pa.RecordBatch.from_pylist([{"a": 1, "b": "x"}], schema.fields()))
+
+
+@pytest.mark.parametrize(("deep", "names"), [(40, "ab"), (150, "a"), (500, "a"), (3000, "a")])
+def test_messages_that_unfold_to_a_huge_tree_or_a_deep_one_are_refused(deep: int, names: str) -> None:
+    kinds = [message("T0", x=KINDS.TYPE_INT32)]
+    kinds += [message(f"T{at}", **dict.fromkeys(names, f"shop.T{at - 1}")) for at in range(1, deep)]
+    with pytest.raises(InvalidSchema, match=r"more than 10000 fields|nested"):
+        ProtobufEntries(files(*kinds), f"shop.T{deep - 1}").fields()

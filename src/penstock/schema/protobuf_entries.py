@@ -37,6 +37,10 @@ _SIMPLE = {
 }  # fmt: skip
 _EPOCH, _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_MOST_FIELDS = 10_000
+"""Messages that have each other twice are a tree of any size, made of a file of any smallness."""
+_DEEPEST = 100
+"""Messages inside of each other, which is also what the library decodes."""
 _NAMED = 10
 """Messages that an error names."""
 
@@ -66,8 +70,11 @@ class ProtobufEntries:
             raise InvalidSchema(
                 f"the descriptors have no message {message!r}; they have {', '.join(names[:_NAMED])}{more}"
             ) from None
-        self._class: Any = message_factory.GetMessageClass(self._descriptor)
-        self._is_checked = _has_required(self._descriptor, set())
+        try:
+            self._class: Any = message_factory.GetMessageClass(self._descriptor)
+        except RecursionError:
+            raise InvalidSchema(f"the {self._name} is nested too deeply") from None
+        self._is_checked = _has_required(self._descriptor)
 
     def fields(self, names: Iterable[str] | None = None) -> pa.Schema:
         known = self._descriptor.fields_by_name
@@ -75,6 +82,16 @@ class ProtobufEntries:
         if unknown := [name for name in wanted if name not in known]:
             there = ", ".join(field.name for field in self._descriptor.fields)
             raise InvalidSchema(f"the {self._name} has no field {unknown[0]}; it has {there}")
+        sizes: dict[str, int] = {}
+        try:
+            size = sum(_size(known[name], sizes) for name in wanted)
+        except RecursionError:
+            size = _MOST_FIELDS + 1
+        if size > _MOST_FIELDS:
+            raise InvalidSchema(
+                f"the {self._name} has more than {_MOST_FIELDS} fields with those inside of fields, or is nested too "
+                "deeply; name fewer columns to read"
+            )
         return pa.schema([self._arrow_field(known[name], name, [self._descriptor]) for name in wanted])
 
     def _arrow_field(self, field: Any, where: str, inside: list[Any]) -> pa.Field:
@@ -100,6 +117,8 @@ class ProtobufEntries:
             what = "a group"
         elif kind.full_name == _TIMESTAMP:
             return pa.timestamp("us", tz="UTC")
+        elif len(inside) > _DEEPEST:
+            what = f"nested more than {_DEEPEST} times"
         elif kind in inside:
             what = f"a {kind.full_name} inside of another"
         elif not kind.fields:
@@ -120,7 +139,12 @@ class ProtobufEntries:
             if self._is_checked and not message.IsInitialized():
                 missing = ", ".join(message.FindInitializationErrors())
                 raise BadDatum(f"it is no {self._name}: it has no {missing}")
-            return read(message)
+            try:
+                return read(message)
+            except BadDatum:
+                raise
+            except Exception as error:  # of text in a map that is not UTF-8, which proto2 does not check, say
+                raise BadDatum(f"it is no {self._name}: {error}") from None
 
         return DecodedEntries(decode, columns)
 
@@ -191,15 +215,28 @@ def _messages(kinds: Iterable[Any], package: str) -> Iterable[str]:
             yield from _messages(kind.nested_type, name)
 
 
-def _has_required(kind: Any, seen: set[str]) -> bool:
+def _has_required(kind: Any) -> bool:
     """Whether a message may lack a field that it must have: proto3 has none such."""
-    if kind.full_name in seen:
-        return False
-    seen.add(kind.full_name)
-    return any(
-        field.is_required or (field.message_type is not None and _has_required(field.message_type, seen))
-        for field in kind.fields
-    )
+    seen, left = {kind.full_name}, [kind]
+    while left:
+        for field in left.pop().fields:
+            if field.is_required:
+                return True
+            if field.message_type is not None and field.message_type.full_name not in seen:
+                seen.add(field.message_type.full_name)
+                left.append(field.message_type)
+    return False
+
+
+def _size(field: Any, sizes: dict[str, int]) -> int:
+    """How many fields a column has, with those inside. Messages that contain themselves are refused elsewhere."""
+    kind = field.message_type
+    if kind is None:
+        return 1
+    if kind.full_name not in sizes:
+        sizes[kind.full_name] = 0
+        sizes[kind.full_name] = sum(_size(each, sizes) for each in kind.fields)
+    return 1 + sizes[kind.full_name]
 
 
 def _is_map(field: Any) -> bool:
@@ -225,7 +262,16 @@ def _writer_of(kind: Any, columns: dict[str, pa.DataType]) -> Fill:
     """What puts the values of a row into a message."""
     parts = [(name, _field_writer(kind.fields_by_name[name], column)) for name, column in columns.items()]
 
+    choices: dict[str, list[str]] = {}
+    for name in columns:
+        if (choice := kind.fields_by_name[name].containing_oneof) is not None:
+            choices.setdefault(choice.name, []).append(name)
+    several = {choice: names for choice, names in choices.items() if len(names) > 1}
+
     def fill(message: Any, row: Row) -> None:
+        for choice, names in several.items():
+            if len(given := [name for name in names if row[name] is not None]) > 1:
+                raise ValueError(f"{' and '.join(given)} both have values, and the oneof {choice} has one of them")
         for name, put in parts:
             if row[name] is not None:
                 put(message, row[name])
@@ -237,19 +283,19 @@ def _field_writer(field: Any, column: pa.DataType) -> Fill:
     """What puts a value of a column into the field of a message."""
     name = field.name
     if _is_map(field):
-        item = field.message_type.fields_by_name["value"]
+        key_of, item = _scalar(field.message_type.fields_by_name["key"]), field.message_type.fields_by_name["value"]
         if item.type == _Kinds.TYPE_MESSAGE:
             fill = _message_writer(item, column.item_type)
 
             def put_messages(message: Any, values: Any) -> None:
                 target = getattr(message, name)
                 for key, value in values.items():
-                    fill(target[key], _present(value, name))
+                    fill(target[key_of(key)], _present(value, name))
 
             return put_messages
         one = _scalar(item)
         return lambda message, values: getattr(message, name).update(
-            {key: one(_present(value, name)) for key, value in values.items()}
+            {key_of(key): one(_present(value, name)) for key, value in values.items()}
         )
     if field.type == _Kinds.TYPE_MESSAGE:
         fill = _message_writer(field, column.value_type if field.is_repeated else column)
