@@ -297,3 +297,21 @@ def test_one_value_out_of_range_among_many_is_found() -> None:
 def test_numbers_that_are_none_are_read() -> None:
     ((row,), _) = read(record(a="double"), encoded("double", math.nan))
     assert math.isnan(row["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        ({"type": "array", "items": "boolean"}, pa.list_(pa.bool_()), [True, None]),
+        ({"type": "map", "values": "boolean"}, pa.map_(pa.string(), pa.bool_()), [("k", None)]),
+        (
+            {"type": "record", "name": "S", "fields": [{"name": "x", "type": "boolean"}]},
+            pa.struct([("x", pa.bool_())]),
+            {"x": None},
+        ),
+    ],
+)
+def test_a_null_inside_of_a_value_is_not_written_as_false(kind: Any, column: pa.DataType, value: Any) -> None:
+    fields = pa.schema([("a", column)])
+    with pytest.raises(ValueError, match="a row does not fit the schema: there is a null inside"):
+        record(a=kind).writer(fields)(pa.RecordBatch.from_pylist([{"a": value}], fields))

@@ -148,26 +148,39 @@ def to_write(columns: pa.Schema, fields: pa.Schema, schema: str) -> Mapping[str,
 def _prepare(column: pa.DataType, field: pa.DataType) -> Prepare | None:
     """None if a value is taken as Arrow gives it. Arrow gives a map as a list of pairs."""
     if is_.is_struct(field) and is_.is_struct(column):
-        inner = {each.name: each.type for each in field}
+        inner = {each.name: each for each in field}
         if missing := [each.name for each in column if each.name not in inner]:
             raise InvalidSchema(f"there is no field {missing[0]}")
-        parts = {each.name: _prepare(each.type, inner[each.name]) for each in column}
+        parts = {each.name: _prepare_part(each, inner[each.name]) for each in column}
         if not any(parts.values()):
             return None
         return lambda value: {name: _prepared(parts[name], part) for name, part in value.items()}
     if is_.is_list(field) and is_.is_list(column):
-        element = _prepare(column.value_type, field.value_type)
+        element = _prepare_part(column.value_field, field.value_field)
         return element and (lambda value: [_prepared(element, part) for part in value])
     if is_.is_map(field) and is_.is_map(column) and field.key_type == column.key_type:
-        item = _prepare(column.item_type, field.item_type)
+        item = _prepare_part(column.item_field, field.item_field)
         return lambda value: {key: _prepared(item, part) for key, part in value}
     if not _is_wider(field, column):
         raise InvalidSchema("a type that does not hold it")
     return Decimal if is_.is_decimal(field) and is_.is_integer(column) else None
 
 
+def _prepare_part(column: pa.Field, field: pa.Field) -> Prepare | None:
+    """Encoders refuse a null inside of a value, but fastavro takes it for a boolean that is false."""
+    if is_.is_boolean(field.type) and is_.is_boolean(column.type) and column.nullable and not field.nullable:
+        return _given
+    return _prepare(column.type, field.type)
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise ValueError("a row does not fit the schema: there is a null inside of a value, where it must not be")
+    return value
+
+
 def _prepared(prepare: Prepare | None, value: Any) -> Any:
-    return value if prepare is None or value is None else prepare(value)
+    return value if prepare is None or (value is None and prepare is not _given) else prepare(value)
 
 
 def rows_to_write(rows: pa.RecordBatch, prepare: Mapping[str, Prepare | None]) -> list[Row]:
