@@ -299,6 +299,54 @@ def test_numbers_that_are_none_are_read() -> None:
     assert math.isnan(row["a"])
 
 
+def test_records_that_name_each_other_twice_are_refused_before_they_fill_the_memory() -> None:
+    kinds: list[Any] = [{"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}]
+    for place in range(1, 40):
+        fields = [{"name": name, "type": f"T{place - 1}"} for name in "ab"]
+        kinds.append({"type": "record", "name": f"T{place}", "fields": fields})
+    with pytest.raises(InvalidSchema, match="at most 20000 are read"):
+        record(**{f"n{place}": kind for place, kind in enumerate(kinds)})
+
+
+def test_records_that_are_nested_by_their_names_are_refused_if_they_are_too_deep() -> None:
+    kinds: list[Any] = [{"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}]
+    for place in range(1, 130):
+        kinds.append({"type": "record", "name": f"T{place}", "fields": [{"name": "a", "type": f"T{place - 1}"}]})
+    with pytest.raises(InvalidSchema, match=r"nested 132 times; .* nested 100 times"):
+        record(**{f"n{place}": kind for place, kind in enumerate(kinds)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ({"type": "long", "logicalType": ["x"]}, "has a logical type that is no name"),
+        ({"type": "fixed", "name": "F", "size": -1}, "has the size -1"),
+        ({"type": "fixed", "name": "F", "size": 1.5}, "has the size 1.5"),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": math.inf}}, "OverflowError"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 0}, "is a decimal without digits"),
+        (
+            {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}, {"name": "x", "type": "string"}]},
+            "has the field 'x' twice",
+        ),
+        ({"type": "record", "name": "S", "fields": [{"name": 1, "type": "int"}]}, "it is no name"),
+    ],
+)
+def test_an_attribute_that_makes_no_sense_is_refused_in_a_line(kind: Any, problem: str) -> None:
+    with pytest.raises(InvalidSchema, match=problem) as caught:
+        record(a=kind).fields()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decimal_of_too_many_digits_that_is_no_column_is_not_computed() -> None:
+    schema = record(a={"type": "bytes", "logicalType": "decimal", "precision": 10**12}, n="int")
+    assert read(schema, b"\2\5\6", columns=schema.fields(["n"])) == ([{"n": 3}], {})
+
+
+def test_a_logical_type_that_only_ends_like_a_timestamp_is_read_as_its_number() -> None:
+    schema = record(a={"type": "long", "logicalType": "my-timestamp-millis"})
+    assert read(schema, number(7)) == ([{"a": 7}], {})
+
+
 @pytest.mark.parametrize(
     ("kind", "column", "value"),
     [

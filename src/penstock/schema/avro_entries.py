@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from itertools import count
@@ -47,8 +48,10 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+_OF_MILLIS = ("timestamp-millis", "local-timestamp-millis")
 _ZERO = b"\0"
 _HEADER_BYTES = 5
+_MOST_TYPES, _DEEPEST = 20_000, 100
 _MOST_DIGITS = 38
 """Of a decimal in Spark and in Arrow."""
 
@@ -60,11 +63,21 @@ class AvroEntries:
         """InvalidSchema unless the text is the schema of a record that can be read safely."""
         try:
             given = json.loads(text)
-            self._parsed: Any = fastavro.parse_schema(given)
+            named: dict[str, Any] = {}
+            self._parsed: Any = fastavro.parse_schema(given, named)
+            _check_size(self._parsed, named)
             tree: Any = expand_schema(given)
             _check_safe(tree, "")
             self._reading: Any = fastavro.parse_schema(_to_read(tree, count()))
-        except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            SchemaParseException,
+            UnknownType,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             raise InvalidSchema(f"it is no {_NAME}: {type(error).__name__}: {error}") from None
         except RecursionError:
             raise InvalidSchema(f"it is no {_NAME} that can be read: it is nested too deeply") from None
@@ -171,6 +184,16 @@ def _check_safe(tree: Any, where: str) -> None:
         raise InvalidSchema(f"field {where} of the {_NAME} contains itself ({_kind(tree)}), which is no column")
     if _kind(tree) == "array" and not _least_bytes(tree["items"]):
         raise InvalidSchema(f"field {where} of the {_NAME} is an array of elements without bytes, which is not read")
+    if isinstance(tree, dict) and not isinstance(tree.get("logicalType", ""), str):
+        raise InvalidSchema(f"field {where} of the {_NAME} has a logical type that is no name")
+    if _kind(tree) == "fixed" and (not isinstance(tree["size"], int) or tree["size"] < 0):
+        raise InvalidSchema(f"field {where} of the {_NAME} has the size {tree['size']!r}")
+    if _is_decimal(tree) and tree["precision"] < 1:
+        raise InvalidSchema(f"field {where} of the {_NAME} is a decimal without digits")
+    if _kind(tree) == "record":
+        counts = Counter(field["name"] for field in tree["fields"])
+        if wrong := [name for name in counts if not isinstance(name, str) or counts[name] > 1]:
+            raise InvalidSchema(f"a record of the {_NAME} has the field {wrong[0]!r} twice, or it is no name")
     for part, place in _parts(tree, where):
         _check_safe(part, place)
 
@@ -183,6 +206,36 @@ def _least_bytes(tree: Any) -> int:
     if kind == "fixed":
         return int(tree["size"])
     return 0 if kind == "null" else 1
+
+
+def _check_size(parsed: Any, named: dict[str, Any]) -> None:
+    """InvalidSchema for a schema that is far larger, or deeper, where its names stand for their types.
+
+    Records that name each other twice are a tree of any size, made of a text of any smallness.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
+
+    def measure(tree: Any) -> tuple[int, int]:
+        """The types that a type has, and how deeply they are nested."""
+        name = tree if isinstance(tree, str) else tree.get("name") if isinstance(tree, dict) else None
+        if isinstance(tree, str) and tree not in named:
+            return 1, 1
+        if name is not None and name in sizes:
+            return sizes[name]
+        if name is not None:
+            sizes[name] = 1, 1  # for a record that contains itself, which is refused elsewhere
+        inner = [measure(part) for part, _ in _parts(named[tree] if isinstance(tree, str) else tree, "")]
+        found = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+        if name is not None:
+            sizes[name] = found
+        return found
+
+    size, depth = measure(parsed)
+    if size > _MOST_TYPES or depth > _DEEPEST:
+        raise InvalidSchema(
+            f"the {_NAME} has {size} types that are nested {depth} times; at most {_MOST_TYPES} are read, nested "
+            f"{_DEEPEST} times"
+        )
 
 
 def _is_decimal(tree: Any) -> bool:
@@ -238,9 +291,9 @@ def _to_read(tree: Any, numbers: Iterable[int]) -> Any:
     plain: dict[str, Any] = {"type": kind}
     if kind == "fixed":
         plain |= {"name": _new_name(numbers), "size": tree["size"]}
-    if _is_decimal(tree):
+    if _is_decimal(tree) and tree["precision"] <= _MOST_DIGITS:  # others are no columns
         plain |= {"logicalType": _DECIMAL, _DETAIL: [tree["precision"], tree.get("scale", 0)]}
-    elif isinstance(tree, dict) and str(tree.get("logicalType")).endswith("timestamp-millis") and kind == "long":
+    elif kind == "long" and isinstance(tree, dict) and tree.get("logicalType") in _OF_MILLIS:
         plain["logicalType"] = _MILLIS
     return plain
 
