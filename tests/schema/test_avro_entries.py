@@ -363,3 +363,20 @@ def test_a_null_inside_of_a_value_is_not_written_as_false(kind: Any, column: pa.
     fields = pa.schema([("a", column)])
     with pytest.raises(ValueError, match="a row does not fit the schema: there is a null inside"):
         record(a=kind).writer(fields)(pa.RecordBatch.from_pylist([{"a": value}], fields))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "\u00ffa", b"\xffa"),
+        (["bytes", "null"], "\u00ff", b"\xff"),
+        ({"type": "fixed", "name": "F", "size": 1}, "\u00ff", b"\xff"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}, "\u0005", Decimal("0.5")),
+    ],
+)
+def test_a_default_of_bytes_is_written_for_a_missing_column(kind: Any, default: str, value: Any) -> None:
+    fields = [{"name": "n", "type": "int"}, {"name": "a", "type": kind, "default": default}]
+    schema = AvroEntries(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    columns = schema.fields(["n"])
+    entries = schema.writer(columns)(pa.RecordBatch.from_pylist([{"n": 1}], columns))
+    assert read(schema, *entries) == ([{"n": 1, "a": value}], {})

@@ -68,6 +68,7 @@ class AvroEntries:
             _check_size(self._parsed, named)
             tree: Any = expand_schema(given)
             _check_safe(tree, "")
+            _set_defaults(self._parsed, named)
             self._reading: Any = fastavro.parse_schema(_to_read(tree, count()))
         except (
             SchemaParseException,
@@ -236,6 +237,17 @@ def _check_size(parsed: Any, named: dict[str, Any]) -> None:
             f"the {_NAME} has {size} types that are nested {depth} times; at most {_MOST_TYPES} are read, nested "
             f"{_DEEPEST} times"
         )
+
+
+def _set_defaults(parsed: Any, named: dict[str, Any]) -> None:
+    """Defaults of bytes are text in a schema, a character for each byte; fastavro wants the bytes to write them."""
+    for field in parsed["fields"] if _kind(parsed) == "record" else ():
+        first = field["type"][0] if isinstance(field["type"], list) and field["type"] else field["type"]
+        first = named.get(first, first) if isinstance(first, str) else first
+        if _kind(first) in ("bytes", "fixed") and isinstance(field.get("default"), str):
+            field["default"] = field["default"].encode("latin-1")
+    for part, _ in _parts(parsed, ""):
+        _set_defaults(part, named)
 
 
 def _is_decimal(tree: Any) -> bool:
