@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -73,6 +74,24 @@ def test_a_snapshot_that_has_the_whole_log_will_do(tmp_path: Path) -> None:
     assert values(tmp_path, appendonly="no") == {b"0:a": b"1"}
     assert values(tmp_path) == {b"0:a": b"1"}
     assert values(tmp_path, appendonly="no") == {b"0:a": b"1"}, "it was opened since, and nothing was written"
+
+
+def test_a_snapshot_that_is_longer_than_a_log_that_lost_its_end_does_not_replace_what_was_logged_since(
+    tmp_path: Path,
+) -> None:
+    life = Life(tmp_path)
+    life.run("SET a 1", f"SET b {'x' * 300}", "SAVE")
+    killed(life)
+    [increment] = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    os.truncate(increment, increment.stat().st_size - 50)  # a power cut: the snapshot was synced, the log was not
+    assert values(tmp_path) == {b"0:a": b"1"}
+    assert b"0:b" in values(tmp_path, appendonly="no"), "nothing was logged since"
+    life = Life(tmp_path)
+    life.run("SET c 3")
+    killed(life)
+    with pytest.raises(OlderData, match=SNAPSHOT_LACKS):
+        Life(tmp_path, appendonly="no")
+    assert values(tmp_path) == {b"0:a": b"1", b"0:c": b"3"}
 
 
 def test_a_snapshot_of_a_child_that_has_the_whole_log_will_do(tmp_path: Path) -> None:
