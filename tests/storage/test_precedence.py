@@ -201,6 +201,29 @@ def test_a_folder_of_an_older_version_starts_as_it_did(tmp_path: Path, caplog: p
         Life(tmp_path)  # what was written since is known
 
 
+def test_logs_that_are_made_at_the_end_of_a_server_are_told_from_each_other(tmp_path: Path) -> None:
+    """The log is turned on just before the end, so that no child writes its base."""
+    life = Life(tmp_path, appendonly="no", save=RULES)
+    life.run("SET a 1", "CONFIG SET appendonly yes")
+    life.close()
+    life = Life(tmp_path, appendonly="no", save="")
+    life.run("SET a 2", "CONFIG SET appendonly yes")
+    life.close()
+    with pytest.raises(OlderData, match=SNAPSHOT_LACKS):
+        Life(tmp_path, appendonly="no")
+    assert values(tmp_path) == {b"0:a": b"2"}
+
+
+def test_a_log_that_is_made_at_the_end_is_newer_than_a_snapshot_from_beyond_the_one_before(tmp_path: Path) -> None:
+    life = Life(tmp_path, appendonly="no", save=RULES)
+    life.run("SET a 1", "CONFIG SET appendonly yes")
+    life.close()
+    life = Life(tmp_path, appendonly="no", save="")
+    life.run("SET a 2", "SAVE", "SET a 3", "CONFIG SET appendonly yes")
+    life.close()
+    assert values(tmp_path) == {b"0:a": b"3"}
+
+
 def test_a_log_from_before_feeds_is_known_to_be_older_than_what_followed(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.run("SET a 1")

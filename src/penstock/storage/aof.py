@@ -168,12 +168,13 @@ class AppendOnlyFile:
 
     # -- logging ----------------------------------------------------------------------------------------------
 
-    def create(self) -> None:
-        """Make a log of what is in memory now; blocks."""
+    def create(self, at_end: bool = False) -> None:
+        """Make a log of what is in memory now; blocks. `at_end`: it will not be opened, which would begin a feed."""
         number = self._make_folder() + 1
         name = manifests.base_name(self.prefix, number)
         snapshot.save(self.folder / name, self._engine.keyspace)
-        self.manifest = Manifest(name, history=self._listed_before(), last=number, state=State.ON)
+        lineage = Lineage().continued(0) if at_end else Lineage()  # snapshots tell logs from each other by it
+        self.manifest = Manifest(name, history=self._listed_before(), last=number, lineage=lineage, state=State.ON)
         self.manifest.write(self.manifest_path)
         self.memory.leave_log(beyond=False)
         self.remove_history()

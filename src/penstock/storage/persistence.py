@@ -151,7 +151,7 @@ class Persistence:
         try:
             self.aof.close()
             if self._started and self._config.appendonly and not self.aof.manifest.base:
-                self.aof.create()  # the log was turned on a moment ago, and the child was not ready
+                self.aof.create(at_end=True)  # the log was turned on a moment ago, and the child was not ready
         except OSError as error:
             log.error("the log could not be written to its end: %s", error)
             self.closed_whole = False
