@@ -180,6 +180,16 @@ def test_a_base_that_was_written_while_the_log_was_off_is_newer_than_the_snapsho
     assert values(tmp_path, appendonly="no") == {b"0:a": b"4"}
 
 
+def test_a_log_that_was_turned_off_is_not_rewritten_before_a_snapshot_has_what_it_has(tmp_path: Path) -> None:
+    life = Life(tmp_path, save=RULES)
+    life.run("SET a 1", "SAVE", "SET a 2", "CONFIG SET appendonly no", "BGREWRITEAOF")
+    while not life.persistence.info()["aof_rewrites"]:
+        life.persistence.tick()
+        life.loop.run()
+    killed(life)
+    assert values(tmp_path, appendonly="no", save=RULES) == {b"0:a": b"2"}
+
+
 def test_a_base_that_was_begun_before_a_snapshot_does_not_count_as_newer(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.run("SET a 1", "CONFIG SET appendonly no", "SET a 2", "BGREWRITEAOF", "SET a 3", "SAVE")

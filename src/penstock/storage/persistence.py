@@ -196,7 +196,7 @@ class Persistence:
         if self._child.running is not None:
             return
         saves, rewrites = self._saves, self._rewrites
-        rewrite = rewrites.scheduled or rewrites.is_due()
+        rewrite = (rewrites.scheduled or rewrites.is_due()) and not self._save_comes_first
         if not (rewrite or saves.scheduled or saves.is_due()):
             self._engine.lock_gate.reopen()
         elif not self._engine.lock_gate.may_fork():
@@ -208,6 +208,11 @@ class Persistence:
         else:
             saves.scheduled = False
             saves.start()
+
+    @property
+    def _save_comes_first(self) -> bool:
+        """The log was turned off, and what only it has is to be in a snapshot before a base replaces it."""
+        return self._saves.scheduled and self.aof.writer is None
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
@@ -236,7 +241,7 @@ class Persistence:
 
     def start_rewrite(self, now: bool = True) -> bool:
         self._saves.claim_folder("base of a log")
-        return self._rewrites.request(now)
+        return self._rewrites.request(now and not self._save_comes_first)
 
     def when_log_began(self, then: Callable[[str | None], None]) -> bool:
         return self._rewrites.when_log_began(then)
