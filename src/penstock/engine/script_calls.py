@@ -14,11 +14,11 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.compiled import use_compiled
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import Argv, Command, Flag, Handler, Reply
 from penstock.engine.observe.monitors import in_short
@@ -160,13 +160,6 @@ def internal_error(arguments: tuple[Any, ...], error: Exception) -> ReplyError:
     return ReplyError(f"internal error: {error!r}")
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.engine._script_calls import direct_call
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.engine._script_calls", "direct_call")
 
 __all__ = ["COMPILED", "EXACT", "Row", "as_argument", "direct_call", "internal_error", "rows_of"]

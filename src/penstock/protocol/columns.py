@@ -14,14 +14,14 @@ sent when a connection breaks.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hiredis import pack_command
 
+from penstock.compiled import use_compiled
 from penstock.protocol.slots import key_slot
 
 
@@ -82,13 +82,6 @@ def _values(column: Column, rows: int | None = None) -> list[bytes | None]:
     )
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.protocol._columns import column_slots, pack_rows
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.protocol._columns", "column_slots", "pack_rows")
 
 __all__ = ["COMPILED", "Column", "Field", "column_slots", "pack_rows"]

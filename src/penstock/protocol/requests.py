@@ -19,14 +19,14 @@ commands (Redis and the compiled reader allow it; no client does it).
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import hiredis
 
+from penstock.compiled import use_compiled
 from penstock.protocol.errors import ProtocolError
 from penstock.protocol.grammar import MAX_ARGUMENTS, MAX_BULK, MAX_INLINE, MORE, Argv, inline_command
 
@@ -309,13 +309,6 @@ class RequestReader:
         self._pieces.extend(pieces)
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.protocol._requests import RequestReader
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.protocol._requests", "RequestReader")
 
 __all__ = ["COMPILED", "MORE", "RequestReader", "StrictReader"]

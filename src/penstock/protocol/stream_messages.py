@@ -14,11 +14,12 @@ once, and then it is cheaper to format it once and to copy it.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from penstock.compiled import use_compiled
 
 NULL2 = b"$-1\r\n"
 """An evicted message, in RESP2."""
@@ -121,19 +122,14 @@ def _values(column: Column, first: int, end: int, wide: bool) -> list[bytes]:
     return [bytes(data[a:b]) for a, b in pairwise(places)]
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.protocol._stream_messages import (
-            encode_columns,
-            encode_leased,
-            encode_leased_columns,
-            encode_more,
-        )
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(
+    globals(),
+    "penstock.protocol._stream_messages",
+    "encode_columns",
+    "encode_leased",
+    "encode_leased_columns",
+    "encode_more",
+)
 
 __all__ = [
     "COMPILED",

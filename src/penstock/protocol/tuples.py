@@ -14,13 +14,14 @@ would be found after half of its pipeline has run.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hiredis import pack_command
+
+from penstock.compiled import use_compiled
 
 _AT_ONCE = 8192  # pieces that are joined at once
 _SURE_BITS = 63
@@ -100,13 +101,6 @@ def number_packed(
     return b"".join(pieces), array("Q", map(len, pieces))
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.protocol._tuples import number_packed, pack_tuple, pack_tuples
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.protocol._tuples", "number_packed", "pack_tuple", "pack_tuples")
 
 __all__ = ["COMPILED", "number_packed", "pack_tuple", "pack_tuples"]

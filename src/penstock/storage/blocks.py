@@ -13,13 +13,13 @@ docs/design/0014-snapshots-without-copies.md.
 from __future__ import annotations
 
 import errno
-import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from penstock.compiled import use_compiled
 from penstock.engine.keyspace.databases import Database
 from penstock.types import codec
 from penstock.types.packing import pack_many
@@ -143,14 +143,7 @@ def limited(
         yield some_keys, some_values
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.storage._blocks import write_database
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.storage._blocks", "write_database")
 
 __all__ = [
     "BLOCK", "COMPILED", "END", "ONCE", "SEGMENTS", "STANDING", "STRINGS", "TIMED", "VALUES", "BlockWriter",

@@ -9,13 +9,13 @@ Rejected: pyarrow's own conversion of lists. It takes half of the time of sealin
 
 from __future__ import annotations
 
-import os
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow.compute as pc
 
+from penstock.compiled import use_compiled
 from penstock.types.stream.arrow import int64s
 from penstock.types.stream.encoding import Column
 
@@ -41,13 +41,6 @@ def latest(times: array[int]) -> int:
     return cast(int, pc.max(int64s(times)).as_py())
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.types.stream._column_buffers import column_of, counted, latest
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.types.stream._column_buffers", "column_of", "counted", "latest")
 
 __all__ = ["COMPILED", "column_of", "counted", "latest"]
