@@ -310,4 +310,4 @@ def test_a_program_without_opentelemetry_is_told_what_to_install() -> None:
         "try:\n    tracing.instrument()\nexcept ImportError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'penstock[otel]'" in done.stdout, done.stderr
+    assert "pip install '.[otel]'" in done.stdout, done.stderr

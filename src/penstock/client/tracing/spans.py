@@ -23,8 +23,9 @@ import redis
 from penstock.client.engine.command_kinds import name_of
 from penstock.client.events import Event, Listeners
 from penstock.client.tracing.measures import Measures
+from penstock.extras import install
 
-_EXTRA = "tracing needs OpenTelemetry's API: pip install 'penstock[otel]'"
+_EXTRA = f"tracing needs OpenTelemetry's API; {install('otel')}"
 
 
 class Described(NamedTuple):
