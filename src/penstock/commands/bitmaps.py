@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_, xor
 
-from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, bytes_to_lengthen, clip_range, grown
+from penstock.commands.string_parts import bytes_to_lengthen, clip_range, grown
+from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED
 from penstock.engine.arguments import to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key, keys
