@@ -10,6 +10,7 @@ import pytest
 from penstock.engine.keyspace.databases import Keyspace
 from penstock.freeing import GIANT, drain
 from penstock.types.hash import Hash
+from penstock.types.kernels import finish
 from penstock.types.list import List
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet
@@ -61,7 +62,7 @@ def test_a_value_with_a_reference_is_not_freed(kind: str) -> None:
 
 def test_an_order_that_is_given_up_goes_without_the_set() -> None:
     zset = SortedSet({member: float(rank) for rank, member in enumerate(MANY)})
-    zset.put_in_order()
+    finish(zset.put_in_order())
     for round_ in range(len(MANY)):
         zset.put(MANY[round_], -1.0)
         if zset.disorder:

@@ -2,8 +2,8 @@
 
 The figure of a row is the worst wait of any bystander; below it are the other waits and the time of the slow command
 itself, which is the price. `idle` is the worst wait in the second before: a tenth of Redis's wait may be less than
-that, and then no server can show it on this machine. A wait no longer than `idle` counts as none. `busy` is the most
-processor time that the server used while a bystander waited: what remains of `worst` on a quiet machine.
+that, and then no server can show it on this machine. A wait no longer than `idle` counts as none. The part of the worst
+waits that the server itself caused is at most `held` and at least `loop`: what remains of `worst` on a quiet machine.
 """
 
 from __future__ import annotations

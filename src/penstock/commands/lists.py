@@ -10,12 +10,22 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_integer, to_positive
-from penstock.engine.concurrency.long_work import LONG, is_long_removal, reply_aside, reply_maker, with_key
+from penstock.engine.concurrency.long_work import (
+    LONG,
+    is_long_removal,
+    reply_aside,
+    reply_in_steps,
+    reply_maker,
+    with_key,
+)
+from penstock.engine.concurrency.loop_steps import InSteps
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
+from penstock.freeing import LongList
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
-from penstock.protocol.resp import NULL_ARRAY, OK, in_pieces
+from penstock.protocol.resp import NULL_ARRAY, OK
+from penstock.types.kernels import Steps, finish
 from penstock.types.list import List
 
 GROWS = Flag.WRITE | Flag.DENYOOM
@@ -173,21 +183,22 @@ def _pop_aside(
     count: int,
     done: Callable[[Reply], Reply] = lambda made: made,
 ) -> Reply:
-    """Remove so many elements from one end; a worker thread copies the rest and encodes the reply.
+    """Remove so many elements from one end; the rest is copied and the reply encoded in steps.
 
     `done` is called when they are removed, and gives the answer.
     """
     size, make_reply = len(items), reply_maker(session)
 
-    def compute() -> tuple[List, Reply]:
-        reply = make_reply(list, count, islice(items if left else reversed(items), count))
-        return items.part(count, size) if left else items.part(0, size - count), reply
+    def compute() -> Steps[tuple[List, Reply]]:
+        reply = yield from make_reply(list, count, islice(items if left else reversed(items), count))
+        rest = yield from items.part(count, size) if left else items.part(0, size - count)
+        return rest, reply
 
     def commit(made: tuple[List, Reply]) -> Reply:
         session.db.replace_or_delete(name, made[0])
         return done(made[1])
 
-    return session.aside(size, compute, commit)
+    return session.aside(size, InSteps(compute), commit)
 
 
 def pop_many(db: Database, name: bytes, items: List, left: bool, count: int) -> list[bytes]:
@@ -388,20 +399,28 @@ def lpos(session: Session, argv: Argv) -> Reply:
     first = min(abs(rank) - 1, size)
     wanted = size if count == 0 else min(first + (count or 1), size)
 
-    def search(limit: int) -> list[int]:
-        return (
-            [] if first == wanted else list(islice(items.positions(argv[2], limit, from_tail=rank < 0), first, wanted))
-        )
+    def search(limit: int) -> Steps[LongList]:
+        found = LongList()
+        if first < wanted:
+            for places in items.positions(argv[2], limit, from_tail=rank < 0):
+                found += places
+                if len(found) >= wanted:
+                    break
+                yield
+        del found[wanted:], found[:first]
+        return found
 
-    def answer() -> Reply:
-        found = search(limit)
+    def answer() -> Steps[Reply]:
+        found = yield from search(limit)
         if count is None:
             return found[0] if found else None
-        return found if len(found) <= LONG else in_pieces(list, len(found), found, protocol)
+        if len(found) <= LONG:
+            return list(found)
+        return (yield from reply_in_steps(list, len(found), found, protocol))
 
-    if limit > LONG and len(search(LONG)) < wanted - first:  # near the starting end, it is found at once
-        return session.aside(limit, answer)
-    return answer()
+    if limit > LONG and len(finish(search(LONG))) < wanted - first:  # near the starting end, it is found at once
+        return session.aside(limit, InSteps(answer))
+    return finish(answer())
 
 
 def _position_options(options: Argv) -> tuple[int, int | None, int]:
@@ -465,8 +484,12 @@ def linsert(session: Session, argv: Argv) -> Reply:
     if items is None:
         return 0
 
-    def find(limit: int) -> int | None:
-        return next(items.positions(argv[3], limit), None)
+    def find(limit: int) -> Steps[int | None]:
+        for places in items.positions(argv[3], limit):
+            if places:
+                return places[0]
+            yield
+        return None
 
     def insert(at: int | None) -> int:
         if at is None:
@@ -475,9 +498,9 @@ def linsert(session: Session, argv: Argv) -> Reply:
         session.db.changed(argv[1])
         return len(items)
 
-    at = find(LONG)
+    at = finish(find(LONG))
     if at is None and len(items) > LONG:
-        return session.aside(len(items), lambda: find(len(items)), insert)
+        return session.aside(len(items), InSteps(lambda: find(len(items))), insert)
     return insert(at)
 
 
@@ -504,8 +527,8 @@ def lrem(session: Session, argv: Argv) -> Reply:
         return size - len(rest)
 
     if size > LONG:
-        return session.aside(size, lambda: items.without(argv[3], count), commit)
-    return commit(items.without(argv[3], count))
+        return session.aside(size, InSteps(lambda: items.without(argv[3], count)), commit)
+    return commit(finish(items.without(argv[3], count)))
 
 
 @command(
@@ -537,6 +560,6 @@ def ltrim(session: Session, argv: Argv) -> Reply:
         return OK
 
     if is_long_removal(size - (stop - start), size):
-        return session.aside(size, lambda: items.part(start, stop), commit)
+        return session.aside(size, InSteps(lambda: items.part(start, stop)), commit)
     items.keep(start, stop)
     return commit(items)

@@ -233,14 +233,16 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
         logged = LongList([b"SREM", name])
         for taken in kernels.chunks(kernels.take_sample(rest, count)):
             logged += taken
-        return kernels.union([rest]), logged, make_reply(Members, count, islice(logged, 2, None))
+        return kernels.union([rest]), logged, kernels.finish(make_reply(Members, count, islice(logged, 2, None)))
 
     if count >= size:
         if size <= LONG:
             return all_taken(_few(found, limit))
-        return session.aside(
-            size, lambda: make_reply(Members, size, in_integer_order(found, limit) or found), all_taken
-        )
+
+        def everything() -> Reply:
+            return kernels.finish(make_reply(Members, size, in_integer_order(found, limit) or found))
+
+        return session.aside(size, everything, all_taken)
     if count > LONG:
         return session.aside(size, choose, lambda chosen: taken_from(*chosen))
     few = found.take_random_members(count)

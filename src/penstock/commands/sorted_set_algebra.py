@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from penstock.commands.sorted_set_ranges import rows_in_pieces, store
+from penstock.commands.sorted_set_ranges import rows_in_steps, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key
@@ -14,6 +14,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
 from penstock.types import scores
+from penstock.types.kernels import finish
 from penstock.types.scores import Aggregate, Operand, Scores
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet, most_bytes
@@ -103,7 +104,7 @@ def _answer(session: Session, work: int, compute: Callable[[], Scores], with_sco
 
         def encode() -> Reply:
             zset = SortedSet(compute())
-            return rows_in_pieces(zset, (0, len(zset)), False, with_scores, protocol)
+            return finish(rows_in_steps(zset, lambda _: (0, len(zset)), False, with_scores, protocol))
 
         return session.aside(work, encode)
     zset = SortedSet(compute())

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import strtod, to_integer
-from penstock.engine.concurrency.long_work import LONG, is_long_removal, sort_first
+from penstock.engine.concurrency.long_work import LONG, is_long_removal, reply_in_steps, sort_first
+from penstock.engine.concurrency.loop_steps import InSteps
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.protocol.resp import Pairs, RawPieces, in_pieces
+from penstock.protocol.resp import Pairs, RawPieces
+from penstock.types.kernels import Steps
 from penstock.types.zset import SortedSet, Span, most_bytes
 
 Bounds = Callable[[SortedSet], Span]
@@ -116,7 +118,7 @@ class RangeQuery:
         if work > LONG:
             protocol = session.protocol
             return session.aside(
-                work, lambda: rows_in_pieces(zset, self.span(zset), self.backwards, self.with_scores, protocol)
+                work, InSteps(lambda: rows_in_steps(zset, self.span, self.backwards, self.with_scores, protocol))
             )
         rows = zset.rows(*self.span(zset), self.backwards)
         if self.with_scores:
@@ -124,13 +126,16 @@ class RangeQuery:
         return [member for _, member in rows]
 
 
-def rows_in_pieces(zset: SortedSet, span: Span, backwards: bool, with_scores: bool, protocol: int) -> RawPieces:
+def rows_in_steps(zset: SortedSet, span: Bounds, backwards: bool, with_scores: bool, protocol: int) -> Steps[RawPieces]:
     """The reply with the members of a span, encoded."""
-    start, stop = span
+    if zset.disorder:
+        yield from zset.put_in_order()
+    start, stop = span(zset)
     rows = zset.walk(start, stop, backwards)
     if with_scores:
-        return in_pieces(Pairs, stop - start, ((member, score) for score, member in rows), protocol)
-    return in_pieces(list, stop - start, (member for _, member in rows), protocol)
+        pairs = ((member, score) for score, member in rows)
+        return (yield from reply_in_steps(Pairs, stop - start, pairs, protocol))
+    return (yield from reply_in_steps(list, stop - start, (member for _, member in rows), protocol))
 
 
 def parse_range(

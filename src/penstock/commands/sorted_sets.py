@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.commands.sorted_set_ranges import rows_in_pieces
+from penstock.commands.sorted_set_ranges import rows_in_steps
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
 from penstock.engine.concurrency.long_work import (
     LONG,
@@ -24,6 +24,7 @@ from penstock.engine.concurrency.long_work import (
     sort_first,
     with_key,
 )
+from penstock.engine.concurrency.loop_steps import InSteps
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.engine.keyspace.cursors import to_cursor
 from penstock.engine.keyspace.databases import Database
@@ -31,7 +32,7 @@ from penstock.engine.keyspace.scanning import SMALL, scan_elements
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NULL_ARRAY, Pairs, format_float
-from penstock.types.kernels import listed, take_sample
+from penstock.types.kernels import finish, listed, take_sample
 from penstock.types.zset import Row, SortedSet
 
 # -- adding and removing --------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def _pop_aside(
 
     def compute() -> tuple[SortedSet, Reply]:
         rows = (row_kind((member, score)) for score, member in zset.walk(*span, highest))
-        return zset.without_span(*span), make_reply(kind, count, rows)
+        return zset.without_span(*span), finish(make_reply(kind, count, rows))
 
     def commit(made: tuple[SortedSet, Reply]) -> Reply:
         session.db.replace_or_delete(name, made[0])
@@ -430,7 +431,8 @@ def zrandmember(session: Session, argv: Argv) -> Reply:
         return reply_aside(session, kind, count, lambda: _random_rows(zset, count, with_scores), size)
     if count is not None and count >= size > LONG:
         protocol = session.protocol
-        return session.aside(size, lambda: rows_in_pieces(zset, (0, size), True, with_scores, protocol))
+        everything = InSteps(lambda: rows_in_steps(zset, lambda _: (0, size), True, with_scores, protocol))
+        return session.aside(size, everything)
     if zset.disorder > LONG:
         return sort_first(session, zset, lambda: zrandmember(session, argv))
     if count is None:

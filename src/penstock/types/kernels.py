@@ -13,13 +13,13 @@ members and 45 at 1,250,000. Rejected: results in several smaller sets, because 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import filterfalse, groupby, islice
 from operator import sub
 from random import choices, random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from penstock.types.set import Set
 
@@ -31,6 +31,19 @@ RUN: Final = 4 * CHUNK
 """Elements that are sorted by one call."""
 MAX_BUCKETS: Final = 256
 """Parts that a sort divides its input into; larger parts are divided again."""
+
+
+Steps = Generator[None, None, T]
+"""Slow work that stops after every step, of a chunk or two, and gives its result at the end."""
+
+
+def finish(steps: Steps[T]) -> T:
+    """Do all steps that are left, and answer the result."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return cast(T, end.value)
 
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
@@ -46,9 +59,14 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 
 def skip(items: Iterator[Any], count: int, size: int = CHUNK) -> None:
     """Skip so many items."""
+    finish(skip_in_steps(items, count, size))
+
+
+def skip_in_steps(items: Iterator[Any], count: int, size: int = CHUNK) -> Steps[None]:
     while count > 0:
         next(islice(items, min(count, size) - 1, None), None)
         count -= size
+        yield
 
 
 def consume(items: list[T]) -> Iterator[T]:
@@ -165,20 +183,30 @@ def difference(sets: Sequence[AbstractSet[bytes]], size: int = CHUNK) -> Set:
 def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int = RUN) -> Iterator[list[T]]:
     """The items in order, a list at a time; equal ones stay in the order they had.
 
+    >>> [item for part in sort([3, 1, 2, 5, 4], size=2) for item in part]
+    [1, 2, 3, 4, 5]
+    """
+    return filter(None, sort_in_steps(items, hint, size))
+
+
+def sort_in_steps(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int = RUN) -> Iterator[list[T]]:
+    """The lists of `sort`, and an empty list after each step before the first of them.
+
     Sorted runs are cut at the same values, chosen from a sample of all, and what lies between two cuts is sorted
     together. That takes hardly more comparisons than one long sort.
 
     `hint` is a key by which the items are almost in order. Where it is quicker to compare than they are, sorting by it
     first is quicker in all: pairs with a float in front take half the time.
-
-    >>> [item for part in sort([3, 1, 2, 5, 4], size=2) for item in part]
-    [1, 2, 3, 4, 5]
     """
-    runs: list[Any] = [_sort_now(chunk, hint) for chunk in chunks(items, size)]
+    runs: list[Any] = []
+    for chunk in chunks(items, size):
+        runs.append(_sort_now(chunk, hint))
+        yield []
     if len(runs) < 2:
         yield from runs
         return
     cuts = _cuts(runs, min(len(runs), MAX_BUCKETS), hint)
+    yield []
     buckets: list[list[T]] = [[] for _ in range(len(cuts) + 1)]
     total = 0
     for run in consume(runs):
@@ -189,13 +217,14 @@ def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int =
             buckets[at] += run[start:stop]
             start = stop
         buckets[-1] += run[start:]
+        yield []
     buckets.reverse()  # to be released one by one
     while buckets:
         bucket = buckets.pop()
         if len(bucket) <= 2 * size or len(bucket) == total:  # all of it: equal items, which no cut divides
             yield _sort_now(bucket, hint)
         else:
-            yield from sort(bucket, hint, size)
+            yield from sort_in_steps(bucket, hint, size)
 
 
 def _sort_now(items: list[Any], hint: Callable[[Any], Any] | None) -> list[Any]:

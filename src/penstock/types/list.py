@@ -1,6 +1,7 @@
 """Lists: a deque, so both ends are O(1), and an index in the middle takes one step for 64 elements.
 
-Positions given to these methods are inside the list; the commands handle negative indexes.
+Positions given to these methods are inside the list; the commands handle negative indexes. Methods that visit many
+elements do so in steps of a chunk, during which the list must not change.
 
 Rejected: a Python list. Its head is O(n), and most lists are queues.
 """
@@ -13,7 +14,7 @@ from itertools import islice
 from typing import Self
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.kernels import chunks, skip
+from penstock.types.kernels import Steps, chunks, skip, skip_in_steps
 from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
 from penstock.types.registry import value_type
 
@@ -52,25 +53,29 @@ class List(deque[bytes]):
         skip(items, start)
         return islice(items, stop - start)
 
-    def positions(self, element: bytes, limit: int, from_tail: bool = False) -> Iterator[int]:
+    def positions(self, element: bytes, limit: int, from_tail: bool = False) -> Iterator[list[int]]:
         """The positions of `element` among the first `limit` elements or, in falling order, among the last.
 
+        There is a list for every chunk, so most are empty.
+
         >>> list(List([b"a", b"b", b"a"]).positions(b"a", 3, from_tail=True))
-        [2, 0]
+        [[2, 0]]
         """
         last = len(self) - 1
         passed = 0
         for chunk in chunks(islice(reversed(self) if from_tail else self, limit)):
-            if element in chunk:
-                places = (passed + at for at, item in enumerate(chunk) if item == element)
-                yield from (last - at for at in places) if from_tail else places
+            places = [passed + at for at, item in enumerate(chunk) if item == element] if element in chunk else []
+            yield [last - at for at in places] if from_tail else places
             passed += len(chunk)
 
-    def part(self, start: int, stop: int) -> List:
-        """A list of the elements from `start` up to `stop`, made in chunks."""
+    def part(self, start: int, stop: int) -> Steps[List]:
+        """A list of the elements from `start` up to `stop`."""
         result = List()
-        for chunk in chunks(self.walk(start, stop)):
+        items = iter(self)
+        yield from skip_in_steps(items, start)
+        for chunk in chunks(islice(items, stop - start)):
             result.extend(chunk)
+            yield
         return result
 
     def keep(self, start: int, stop: int) -> None:
@@ -80,10 +85,11 @@ class List(deque[bytes]):
         for _ in range(start):
             self.popleft()
 
-    def without(self, element: bytes, count: int) -> List:
+    def without(self, element: bytes, count: int) -> Steps[List]:
         """A list without equal elements: without `count` from the head, -count from the tail, or all of them for 0.
 
-        >>> list(List([b"a", b"b", b"a"]).without(b"a", -1))
+        >>> from penstock.types.kernels import finish
+        >>> list(finish(List([b"a", b"b", b"a"]).without(b"a", -1)))
         [b'a', b'b']
         """
         result = List()
@@ -98,6 +104,7 @@ class List(deque[bytes]):
                 result.extendleft(kept)
             else:
                 result.extend(kept)
+            yield
         return result
 
     def __del__(self) -> None:

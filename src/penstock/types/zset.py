@@ -8,8 +8,8 @@ a sixteenth, updating the order has cost as much as making it.
 
 Measured with 100,000 members, in microseconds: a new member 0.4 and a new score 0.5 without an order; with one 3 and 4
 to 8, whatever the load factor of the SortedList; 0.5 a member to make the order, which is noticeable for a million
-members. So it is made in chunks, and `disorder` tells in advance that an ordered read has to make it, so that a thread
-can do it.
+members. So it is made in steps, and `disorder` tells in advance that an ordered read has to make it, so that others can
+be served between the steps.
 
 Rejected: recording writes and sorting them in at the next read. Writes are then always fast, but a command that reads a
 busy set of a million members waits for all recorded writes, 10 microseconds each.
@@ -29,10 +29,11 @@ from typing import Any, Self
 from sortedcontainers import SortedList
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.kernels import chunks, sort
+from penstock.types.kernels import Steps, chunks, finish, sort_in_steps
 from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, unpacked_chunks
 from penstock.types.registry import value_type
 
+LOAD = SortedList.DEFAULT_LOAD_FACTOR  # rows in a list of a SortedList
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
 
@@ -122,7 +123,7 @@ class SortedSet:
         rest = SortedSet()
         for rows in chunks(chain(order.islice(0, start), order.islice(stop))):
             rest.scores.update((member, score) for score, member in rows)
-        rest._order = _of_rows(chain(order.islice(0, start), order.islice(stop)))
+        rest._order = _of_lists(chunks(chain(order.islice(0, start), order.islice(stop)), LOAD))
         _make_index(rest._order)
         return rest
 
@@ -151,14 +152,15 @@ class SortedSet:
         self._unseen = 0
         order = self._order
         if order is None:
-            order = _sorted_list(self.scores)
-            _make_index(order)
-            self._order = order  # assigned last, because another thread may use it at once
+            finish(self.put_in_order())
+            order = self._order
         return order
 
-    def put_in_order(self) -> None:
-        """Do now what the next ordered read would do first; a thread may, while the set does not change."""
-        self._ordered()
+    def put_in_order(self) -> Steps[None]:
+        """Do now what the next ordered read would do first; the set must not change during that."""
+        order = yield from _sorted_list(self.scores)
+        _make_index(order)
+        self._order = order  # assigned last, because another thread may use it at once
 
     def build_index(self) -> None:
         """Prepare the set so that reading changes nothing but the attribute that holds the finished order.
@@ -263,15 +265,22 @@ class SortedSet:
             assert list(map(repr, self._order)) == list(map(repr, rows)), (self._order, self.scores)  # -0.0 == 0.0
 
 
-def _sorted_list(scores: dict[bytes, float]) -> Any:
+def _sorted_list(scores: dict[bytes, float]) -> Steps[Any]:
     """The rows of these scores in order, as a SortedList, whose constructor would sort all of them in one call."""
-    return _of_rows(chain.from_iterable(sort(zip(scores.values(), scores, strict=True), hint=itemgetter(0))))
+    lists: list[list[Row]] = []
+    rest: list[Row] = []
+    for rows in sort_in_steps(zip(scores.values(), scores, strict=True), hint=itemgetter(0)):
+        rest += rows
+        *full, rest = list(chunks(rest, LOAD)) or [[]]
+        lists += full
+        yield
+    return _of_lists([*lists, rest] if rest else lists)
 
 
-def _of_rows(rows: Iterable[Row]) -> Any:
+def _of_lists(lists: Iterable[list[Row]]) -> Any:
     """A SortedList of rows that are sorted already."""
     order = SortedList()
-    order._lists = list(chunks(rows, order.DEFAULT_LOAD_FACTOR))
+    order._lists = list(lists)
     order._maxes = [part[-1] for part in order._lists]
     order._len = sum(map(len, order._lists))
     return order

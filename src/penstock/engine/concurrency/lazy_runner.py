@@ -23,12 +23,10 @@ from penstock.engine.run_handler import QUEUED, NotNow, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
-from penstock.types import codec
 
 if TYPE_CHECKING:
     from penstock.engine.concurrency.workers import Job
     from penstock.engine.dispatch import Engine
-    from penstock.engine.keyspace.databases import Database
 
 log = logging.getLogger("penstock.lazy")
 
@@ -77,19 +75,9 @@ class Runner:
             return False
         for key, writes in queued.keys.items():
             if writes:
-                self._spare_readers(queued.database, key)
+                self._engine.lock_gate.spare_readers(queued.database, key)
         self._perform(queued, self._session, queued.command.handler)
         return True
-
-    def _spare_readers(self, database: Database, key: bytes) -> None:
-        """Replace a value that threads read by a copy: they keep the old one, as after FLUSHALL."""
-        lock, value = database.locked.get(key), database.data.get(key)
-        if lock is None or value is None or not (lock.readers or lock.writer is not None):
-            return
-        copy = database.data[key] = codec.copy(value)
-        for waiter in database.observed[key].waiters if key in database.observed else ():
-            if waiter.wish is not None and waiter.wish.came_upon(value):
-                waiter.wish.goes_on_with(key, copy)
 
     def begin(self, queued: Queued) -> None:
         """Run one whose predecessors have run, or have a thread begin with it, unless locks are in its way."""

@@ -10,6 +10,7 @@ shared one.
 - EXEC needs the keys of all queued commands. Threaded commands inside it run inline, because nothing may come in
   between.
 - A script needs the keys it declares; if it touches another one that is locked, it gets the error LOCKED.
+- The feed of a replica waits a little (follower.py) and then leaves the old values to the threads (`spare_readers`).
 - A blocked command (BLPOP) whose turn comes while a key is locked keeps its place and is served when the lock is
   released.
 - Whole-keyspace commands need no locks. KEYS and SCAN do not look at values; FLUSHALL unlinks them now, and workers.py
@@ -34,6 +35,7 @@ from penstock.engine.concurrency.workers import Job
 from penstock.engine.declarations import Access, Argv, Command, Reach
 from penstock.engine.keyspace.numbering import Numbering
 from penstock.protocol.errors import Locked, ReplyError, shown
+from penstock.types import codec
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
@@ -161,6 +163,33 @@ class LockGate:
         """The ticket of a command that waited before and runs again."""
         turn = session.turn
         return turn[1].ticket if turn is not None and turn[0] is argv else None
+
+    # -- what cannot wait -------------------------------------------------------------------------------------
+
+    def meets_locks(self, database: Database, commands: list[tuple[Command, Argv]]) -> bool:
+        """Whether commands that begin in a database and run one after the other find locks in their way."""
+        names = self._names.keys()
+        if all(names.isdisjoint(argv) for _, argv in commands):
+            return False
+        return self.locks.blocked(self._wants(database, commands))
+
+    def spare_all_readers(self, database: Database, commands: list[tuple[Command, Argv]]) -> None:
+        """Before these commands run in spite of locks: see `spare_readers`."""
+        for want in self._wants(database, commands):
+            if want.exclusive:
+                where = next(each for each in self._engine.keyspace.databases if each.locked is want.table)
+                self.spare_readers(where, want.key)
+
+    def spare_readers(self, database: Database, key: bytes) -> None:
+        """Replace a value that threads read by a copy: they keep the old one, as after FLUSHALL."""
+        lock, value = database.locked.get(key), database.data.get(key)
+        owners = () if lock is None else (lock.writer, *lock.readers)
+        if value is None or not any(isinstance(owner, Job) and owner.saw(value) for owner in owners):
+            return
+        copy = database.data[key] = codec.copy(value)
+        for waiter in database.observed[key].waiters if key in database.observed else ():
+            if waiter.wish is not None and waiter.wish.came_upon(value):
+                waiter.wish.goes_on_with(key, copy)
 
     # -- going on ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which commands have so much work that they use a thread, and how a long reply is made there.
+"""Which commands have so much work that others are served during it, and how a long reply is made then.
 
 A handler looks at lengths, which cost nothing, and does short work at once with plain values. Work longer than LONG
 goes through `Session.aside`, which decides where it runs. The reply is encoded there too: encoding two million members
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from penstock.engine.concurrency.loop_steps import InSteps
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import Reply
 from penstock.engine.session import Session
 from penstock.freeing import GIANT
 from penstock.protocol.resp import RawPieces, StreamedPieces, encode, in_pieces, make_pieces
-from penstock.types.kernels import draw
+from penstock.types.kernels import Steps, draw
 from penstock.types.zset import SortedSet
 
 LONG = 1000
@@ -37,16 +38,21 @@ def is_long_removal(going: int, size: int) -> bool:
     return going > LONG and (going * SHARE > size or going > GIANT)
 
 
-def reply_maker(session: Session) -> Callable[[type, int, Iterable[Any]], Reply]:
+def reply_maker(session: Session) -> Callable[[type, int, Iterable[Any]], Steps[Reply]]:
     """What makes a long reply aside for a command that writes: kind, count, values. For `kind` see `in_pieces`.
 
     It encodes the reply, unless ONCE keeps it for clients of both protocols; the inner loop does not say whether it is
     inside ONCE.
     """
-    if session.around is not None or session.current is None:
-        return lambda kind, count, values: kind(values)
+    is_kept = session.around is not None or session.current is None
     protocol = session.protocol
-    return lambda kind, count, values: in_pieces(kind, count, values, protocol)
+
+    def make(kind: type, count: int, values: Iterable[Any]) -> Steps[Reply]:
+        if is_kept:
+            return kind(values)
+        return (yield from reply_in_steps(kind, count, values, protocol))
+
+    return make
 
 
 def reply_aside(
@@ -58,6 +64,15 @@ def reply_aside(
     """
     protocol = session.protocol
     return session.aside(count if work is None else work, lambda: in_pieces(kind, count, values(), protocol))
+
+
+def reply_in_steps(kind: type, count: int, values: Iterable[Any], protocol: int) -> Steps[RawPieces]:
+    """`in_pieces` in steps."""
+    pieces: list[bytes | memoryview] = []
+    for piece in make_pieces(kind, count, values, protocol):
+        pieces.append(piece)
+        yield
+    return RawPieces(pieces)
 
 
 def with_key(name: bytes, reply: Reply) -> Reply:
@@ -93,5 +108,5 @@ def _drawn(columns: tuple[Sequence[Any], ...]) -> Iterator[Any]:
 
 
 def sort_first(session: Session, zset: SortedSet, then: Callable[[], Reply]) -> Reply:
-    """Have a thread sort a sorted set, then call `then`, which finds it sorted."""
-    return session.aside(zset.disorder, zset.put_in_order, lambda _: then())
+    """Sort a sorted set in steps, then call `then`, which finds it sorted."""
+    return session.aside(zset.disorder, InSteps(zset.put_in_order), lambda _: then())

@@ -13,6 +13,9 @@ same. One that reads answers what it read.
 A client that disconnects does not stop the work: as in Redis, a write that was received is carried out, and the result
 of a read is dropped. In both cases the locks last until the thread returns, because the thread still reads the values.
 
+Work that can stop after every chunk is not given to a thread but done on the loop in short slices (loop_steps.py). All
+that is said here about threads holds for it too.
+
 Work that no command waits for, and that touches no value, is a chore (`in_background`): it is neither locked nor waited
 for.
 
@@ -42,6 +45,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
+from penstock.engine.concurrency.loop_steps import InSteps, LoopSteps
 from penstock.engine.declarations import Argv, Command, Handler, Reply
 from penstock.engine.module_loader import check_written
 from penstock.engine.observe.monitors import in_short
@@ -49,6 +53,7 @@ from penstock.engine.run_handler import NotNow
 from penstock.engine.transactions import refused
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
+from penstock.types.kernels import Steps, finish
 from penstock.types.zset import SortedSet
 
 if TYPE_CHECKING:
@@ -78,7 +83,7 @@ class Job:
     __slots__ = (
         "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists",
         "later", "prepares",
-        "result", "seen", "session", "spent", "threaded", "waiter",
+        "result", "seen", "session", "spent", "steps", "threaded", "waiter",
     )  # fmt: skip
 
     def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
@@ -96,12 +101,13 @@ class Job:
         self.database: Database = session.db
         self.seen: list[tuple[Database, bytes, Any]] = []  # the values it locked
         self.prepares = False  # `commit` keeps what was computed, and then the whole command is run again
-        self.threaded = False  # it is in the queue for a thread, or in one
+        self.threaded = False  # it is in the queue for a thread, or in one, or it is done in steps
+        self.steps: Steps[Any] | None = None  # those that are left, on the loop
         self.compute = compute
         self.commit = commit
         self.result: Any = None
         self.error: BaseException | None = None
-        self.spent = 0  # nanoseconds in the thread
+        self.spent = 0  # nanoseconds in the thread, or in steps
         self.growth = 0  # bytes that are reserved for what it computes
 
     def run(self) -> None:
@@ -110,11 +116,31 @@ class Job:
             return
         started = time.perf_counter_ns()
         try:
-            self.result = self.compute()
+            self.result = self.compute() if self.steps is None else finish(self.steps)
         except BaseException as error:
             self.error = error
-        self.spent = time.perf_counter_ns() - started
+        self.spent += time.perf_counter_ns() - started
         self._over.set()
+
+    def advance(self, until: int) -> bool:
+        """On the loop: do a step, and more until `time.perf_counter_ns()` is as late; whether it is computed."""
+        assert self.steps is not None
+        started = now = time.perf_counter_ns()
+        took = 0
+        over = False
+        try:
+            while not took or now + took <= until:  # the next one will take as long
+                next(self.steps)
+                took, now = time.perf_counter_ns() - now, time.perf_counter_ns()
+        except StopIteration as end:
+            self.result, over = end.value, True
+        except Exception as error:
+            self.error, over = error, True
+        self.spent += time.perf_counter_ns() - started
+        if over:
+            self._claim.acquire(blocking=False)
+            self._over.set()
+        return over
 
     def complete(self) -> None:
         """Wait until it is computed; if no thread has begun, it is done here."""
@@ -136,6 +162,10 @@ class Job:
                 raise RuntimeError(repr(self.error)) from self.error
             raise self.error
         return self.commit(self.result)
+
+    def saw(self, value: object) -> bool:
+        """Whether it is one of the values it locked, and not what has taken its place."""
+        return any(value is seen for _, _, seen in self.seen)
 
     @property
     def outdated(self) -> bool:
@@ -196,6 +226,7 @@ class Workers:
         self._deliver: Deliver | None = None
         self._pool = Pool("penstock-worker", self._work)
         self._module_pool = Pool("penstock-module", self._work)
+        self._loop_steps: LoopSteps[Job] = LoopSteps(self.jobs.__contains__, self._finished)
         self._until_idle: list[Waiter] = []  # clients that want to stop the server
         self._patience: object | None = None  # the timer of their wait
         for name in ("worker-threads", "worker-threshold"):
@@ -223,10 +254,11 @@ class Workers:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many jobs are in threads, and how many wait for one."""
-        running = waiting = 0
+        """How many jobs are in threads or done in steps, and how many wait for a thread."""
+        running = sum(job.steps is not None for job in self.jobs)
+        waiting = 0
         for pool in (self._pool, self._module_pool):
-            jobs = sum(job.threaded and self._pool_of(job) is pool for job in self.jobs)
+            jobs = sum(job.threaded and job.steps is None and self._pool_of(job) is pool for job in self.jobs)
             running += min(jobs, pool.threads)
             waiting += max(jobs - pool.threads, 0)
         return running, waiting
@@ -244,7 +276,7 @@ class Workers:
     # -- beginning --------------------------------------------------------------------------------------------
 
     def aside(self, session: Session, compute: Callable[[], Any], commit: Callable[[Any], Reply], lock: bool) -> Reply:
-        """Have a thread run `compute` for the session's current command, and `commit` after it.
+        """Have a thread run `compute` for the session's current command, or do its steps, and `commit` after it.
 
         Not as part of a unit, of which the log has all or nothing: there both run at once.
         """
@@ -255,6 +287,8 @@ class Workers:
             raise NotNow
         if job is not None:
             job.threaded = True
+            if isinstance(compute, InSteps):
+                job.steps = compute.begin()
             self._submit(job)
         return NO_REPLY
 
@@ -314,9 +348,12 @@ class Workers:
         return self._module_pool if called.of_module else self._pool
 
     def _submit(self, job: Job) -> None:
-        if not self._pool_of(job).put(job, self._engine.config.worker_threads):  # slowly is better than never
+        """Have a job done, in a thread or in steps."""
+        assert self._deliver is not None
+        if job.steps is not None:
+            self._loop_steps.add(job, self._deliver)
+        elif not self._pool_of(job).put(job, self._engine.config.worker_threads):  # slowly is better than never
             job.run()
-            assert self._deliver is not None
             self._deliver(partial(self._finished, job))
 
     def _work(self, queue: SimpleQueue[Job | Chore | None]) -> None:

@@ -57,8 +57,8 @@ def _locks(engine: Engine, page: Page) -> None:
     page.samples("penstock_locked_keys", "gauge", "Keys that threads have locked, by kind.", kinds)
     page.gauge("penstock_lock_waiting_clients", "Clients that wait for a locked key.", len(locks.waiting))
     states = [(labelled(state="running"), running), (labelled(state="queued"), queued)]
-    page.samples("penstock_worker_jobs", "gauge", "Commands in threads, by state.", states)
-    page.counter("penstock_worker_jobs_done_total", "Commands that threads have done.", workers.done)
+    page.samples("penstock_worker_jobs", "gauge", "Commands in threads or slices, by state.", states)
+    page.counter("penstock_worker_jobs_done_total", "Commands that were done in threads or slices.", workers.done)
 
 
 def _lazy(engine: Engine, page: Page) -> None:
