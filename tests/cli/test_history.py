@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from tests.support.forked_program import ForkedProgram
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 from typer.testing import CliRunner
@@ -424,7 +425,7 @@ def test_an_import_reports_entries_that_do_not_fit_the_schema(
 
 
 def penstock(*words: object, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "penstock", *map(str, words)], stderr=subprocess.PIPE, **options)
+    return ForkedProgram([sys.executable, "-m", "penstock", *map(str, words)], stderr=subprocess.PIPE, **options)
 
 
 def test_an_import_survives_a_server_that_is_killed(tmp_path: Path) -> None:

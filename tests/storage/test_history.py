@@ -19,6 +19,7 @@ from tests.support.storage.history import (
     history,
     started,
     until,
+    write,
 )  # fmt: skip
 
 from penstock import Server
@@ -271,6 +272,14 @@ def test_turning_the_log_on_begins_history(tmp_path: Path, entries: list[bytes])
         fill(client, entries)
     with started(tmp_path) as server, connected(server) as client:
         assert all_of(client) == entries
+
+
+def test_writes_are_refused_at_the_bound_and_not_at_the_next_tick(tmp_path: Path, entries: list[bytes]) -> None:
+    (tmp_path / "history").touch()  # in the way of the folder
+    with started(tmp_path, hz=1) as server, connected(server) as client:
+        with pytest.raises(redis.ResponseError, match="history cannot be written"):
+            write(client, entries)
+        assert client.info("persistence")["stream_memory_held"] < 2 * SMALL
 
 
 def test_a_dump_of_more_than_a_reply_is_refused(tmp_path: Path, entries: list[bytes]) -> None:

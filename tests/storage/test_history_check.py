@@ -35,7 +35,9 @@ def fill(client: redis.Redis, key: str, count: int = COUNT) -> None:
 def is_at_rest(client: redis.Redis) -> bool:
     """Whether all nodes are in files that are to go there."""
     info = client.info("persistence")
-    return bool(4 * info["stream_memory_held"] < 3 * info["stream_memory_limit"])
+    return bool(
+        not info["history_write_in_progress"] and 4 * info["stream_memory_held"] < 3 * info["stream_memory_limit"]
+    )
 
 
 def offsets(client: redis.Redis, key: str = "orders") -> list[int]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,7 +28,9 @@ from penstock import Server
 from penstock.engine.concurrency.locks import KeyLock
 from penstock.engine.directives import DIRECTIVES
 from penstock.server.app import App
+from penstock.storage import segment_files
 from penstock.testing.redis import free_port
+from penstock.types.stream import cooling, nodes
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.stored_nodes import read_back_size
 from penstock.types.stream.stream import Stream
@@ -162,6 +165,70 @@ def test_a_process_that_writes_twenty_times_its_stream_memory_stays_small(tmp_pa
             assert grown << 10 < 10 * limit
     finally:
         process.kill()
+
+
+def test_nodes_and_what_a_thread_makes_of_them_stay_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, held_now = 16 * MEGABYTE, []
+    write_file = segment_files.write
+
+    with started(tmp_path, stream_memory=limit, stream_hot_nodes=8) as server, connected(server) as client:
+
+        def noted(*arguments: Any) -> Any:
+            held_now.append(server.app.persistence.history.info()["stream_memory_held"])
+            return write_file(*arguments)
+
+        monkeypatch.setattr(segment_files, "write", noted)
+        write_random(client, 20 * limit)
+        assert history(client)["bytes"] > 18 * limit
+    assert max(held_now) <= limit + 2 * MEGABYTE, "the bound, and what was written in a turn of the loop"
+
+
+def test_a_portion_with_a_thread_counts_and_is_compressed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compressed_nodes: list[bytes] = []  # the first message of each
+    chores: list[tuple[Callable[[], object], Callable[[], None]]] = []
+
+    def noted(batches: list[Any], compression: str) -> list[bytes]:
+        for batch in batches:
+            compressed_nodes.extend(batch.column(2)[row].as_py() for row in range(0, batch.num_rows, 1000))
+        return nodes.compressed(batches, compression)
+
+    def later(compute: Callable[[], object], over: Callable[[], None]) -> bool:
+        chores.append((compute, over))
+        return True
+
+    def finish(app: App) -> None:
+        for compute, over in chores:
+            compute()
+            over()
+
+    monkeypatch.setattr(cooling, "compressed", noted)
+    with started(tmp_path, stream_memory=16 * MEGABYTE) as server, connected(server) as client:
+        server.call(lambda app: setattr(app.engine.compression, "in_background", later))
+        write_random(client, 7 * MEGABYTE)
+        until(lambda: chores)
+        raw = server.call(lambda app: app.engine.compression.in_flight)
+        assert 0 < raw <= 2 * MEGABYTE
+        assert held(client) >= 7 * 1_016_000 + raw
+        assert compressed_nodes == []
+        write_random(client, 30 * MEGABYTE)  # the loop cannot wait for a thread that has not begun
+        ((_, _, first),) = client.execute_command("TREAD", "s", 1, 1)
+        assert compressed_nodes.count(first) == 1, "the loop has done it"
+        server.call(finish)
+        assert len(set(compressed_nodes)) == len(compressed_nodes), "the thread found nothing to do"
+        server.call(lambda app: app.engine.keyspace[0].data[b"s"].check())
+
+
+def test_nodes_go_to_a_file_when_three_quarters_are_taken_not_at_the_next_tick(tmp_path: Path) -> None:
+    options = {"stream_memory": 16 * MEGABYTE, "stream_compression": "none"}
+    with started(tmp_path, **options) as server, connected(server) as client:
+        server.call(lambda app: setattr(app.persistence.history, "tick", lambda: None))
+        write_random(client, 11 * MEGABYTE)
+        assert history(client)["files"] == 0
+        write_random(client, 2 * MEGABYTE)
+        until(lambda: history(client)["files"])
+        assert held(client) < 12 * MEGABYTE
 
 
 def test_streams_that_are_in_files_are_not_looked_at_when_more_goes_to_files(

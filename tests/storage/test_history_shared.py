@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from tests.support.storage.history import all_of, connected, files, history, sta
 from penstock.storage.check import run_check
 from penstock.storage.segment_files import read_indexes
 
-STREAMS = 120
-MEMORY = 1 << 20
+STREAMS = 240
+MEMORY = 2 << 20  # a sixteenth is four times what a node takes, compressed or not: no stream has a file of its own
 ENTRIES = [b"%d" % (number * 7919) for number in range(1000)]
 
 
@@ -36,8 +37,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a stopped server, most of whose streams are in files."""
     folder = tmp_path_factory.mktemp("shared")
     with started(folder, stream_memory=MEMORY) as server, connected(server) as client:
-        for number in range(STREAMS):
-            write(client, entries_of(number), name_of(number))
+        with client.pipeline() as transaction:
+            for number in range(STREAMS):
+                write(transaction, entries_of(number), name_of(number))
+            transaction.execute()
         until(lambda: client.info("persistence")["stream_memory_held"] <= MEMORY)
         until(lambda: not client.info("persistence")["history_write_in_progress"])
         until(lambda: client.info("persistence")["history_files"] == len(files(folder)))
@@ -74,6 +77,18 @@ def test_many_small_streams_make_few_files(folder: Path) -> None:
         assert len(files(folder)) < len(stored) // 2
         check_all(client)
         server.call(lambda app: [stream.check() for stream in app.engine.keyspace[0].data.values()])
+
+
+def test_small_streams_that_are_written_slowly_share_files_too(tmp_path: Path) -> None:
+    """The server has time to compress each before the next one comes, and waits until some can go together."""
+    with started(tmp_path, stream_memory=MEMORY // 2) as server, connected(server) as client:
+        for number in range(STREAMS // 2):
+            write(client, entries_of(number), name_of(number))
+            time.sleep(0.02)
+        until(lambda: not client.info("persistence")["history_write_in_progress"])
+        stored = [number for number in range(STREAMS // 2) if history(client, name_of(number))["files"]]
+        assert len(stored) > STREAMS // 6
+        assert client.info("persistence")["history_segments_written"] < len(stored) // 2
 
 
 @pytest.mark.parametrize("how", ["rewrite", "snapshot", "reload"])

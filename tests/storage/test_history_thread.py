@@ -18,7 +18,7 @@ from penstock.types.stream.segments import StoredFile, StoredNode
 
 
 class NoLoop:
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         pass
 
     call_soon_threadsafe = call_soon

@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.storage import segment_files
+from penstock.storage import files, segment_files
 from penstock.storage.files import StorageError
 from penstock.storage.segment_files import Run, SegmentFiles, problems, read_indexes
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA
@@ -58,6 +58,32 @@ def stored(
     node = Node.of(number, batch, 0, newest, None if offsets is None else array("q", offsets))
     node.freeze(compression)
     return StoredNode(node.payload, newest, node.raw, node.offsets)
+
+
+@pytest.mark.parametrize("most", [1 << 30, 20_001, 1])
+@pytest.mark.parametrize(
+    ("bound", "calls"),
+    [({}, [7]), ({"MOST_PIECES": 3}, [3, 3, 1]), ({"AT_ONCE": 2 * 17_500}, [3, 2, 2]), ({"AT_ONCE": 1}, [1] * 7)],
+    ids=["one call", "few pieces at once", "few bytes at once", "each by itself"],
+)
+def test_the_nodes_of_a_file_go_to_the_system_together_however_much_it_takes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, bound: dict[str, int], calls: list[int]
+) -> None:
+    seen: list[int] = []
+    write_one = os.write
+
+    def take(descriptor: int, parts: list[bytes]) -> int:
+        seen.append(len(parts))
+        return write_one(descriptor, b"".join(parts)[:most])
+
+    monkeypatch.setattr(os, "writev", take)
+    for name, value in bound.items():
+        monkeypatch.setattr(files, name, value)
+    nodes = [stored(number) for number in range(5)]
+    segment = write(tmp_path, 0, 0, False, nodes)
+    assert seen == calls, "the head, the nodes and the end"
+    assert SegmentFiles(tmp_path).fetch(segment, range(5)) == [node.payload for node in nodes]
+    assert problems(tmp_path / segment.name) == []
 
 
 def tiny(number: int, compression: str = "none") -> StoredNode:

@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 class NoLoop:
     """No job here has a result that the loop would have to take."""
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         pass
 
     call_soon_threadsafe = call_soon

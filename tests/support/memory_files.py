@@ -26,6 +26,9 @@ class MemoryFiles:
     def sealed(self, messages: Messages, raw: int) -> None:
         pass
 
+    def compressed(self, saved: int) -> None:
+        pass
+
     def keep_for_replay(self, segments: Sequence[Segment]) -> None:
         pass
 

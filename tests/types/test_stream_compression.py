@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from array import array
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.memory_files import MemoryFiles
 from tests.support.stream_contents import filled, ipc
 from tests.support.stream_reading import read
 
+from penstock.types.stream import cooling
 from penstock.types.stream.arrow import parse_arrow
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.cooling import Packing
+from penstock.types.stream.ipc import decoded
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import Storage
+from penstock.types.stream.nodes import Storage, compressed, message_batch
 from penstock.types.stream.reading import each
 from penstock.types.stream.seeking import seek_time
 
@@ -172,3 +177,119 @@ def test_a_sealed_node_does_not_keep_the_table_it_came_from() -> None:
     messages.evict_through(4000)
     (node,) = messages.nodes.values()
     assert node.batch.get_total_buffer_size() < 150_000
+
+
+def test_a_thread_compresses_a_bounded_number_of_bytes_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def noted(batches: list[Any], compression: str) -> list[bytes]:
+        calls.append(sum(batch.num_rows for batch in batches) // 1000)
+        return compressed(batches, compression)
+
+    monkeypatch.setattr(cooling, "compressed", noted)
+    large = Messages(Storage("lz4", 1, 1 << 30))
+    for _ in range(6):
+        large.append_many(1, [b""] * 1000, [random.Random(1).randbytes(600)] * 1000)
+    packing = large.cooling.pack(1 << 30)
+    assert packing is not None and packing.raw == 5 * 616_000
+    packing.run()
+    assert calls == [2, 2, 1], "each call has a copy of what it compresses"
+    small = filled(6000, Storage("lz4", 1, 1 << 30))
+    packing = small.cooling.pack(1 << 30)
+    assert packing is not None
+    packing.run()
+    assert calls[3:] == [5]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_what_cannot_be_compressed_fits_the_room_that_is_made_for_it(compression: str) -> None:
+    source = random.Random(3)
+    for count in (1, 2, 1000):
+        for size in (0, 1, 5, 70, 900, 5000):
+            times = array("q", [source.getrandbits(62) for _ in range(count)])
+            batch = message_batch(times, *([source.randbytes(size) for _ in range(count)] for _ in range(2)))
+            (payload,) = compressed([batch], compression)
+            assert decoded(payload, batch.schema).equals(batch)
+
+
+def test_a_portion_that_was_taken_over_holds_nothing() -> None:
+    messages = filled(4000, Storage("lz4", 1, 1 << 30))
+    packing = messages.cooling.pack(1 << 30)
+    assert packing is not None
+    packing.run()
+    assert messages.cooling.unpack(packing)
+    assert (packing.numbers, packing.payloads, packing.raw) == ([], [], 0)
+    assert messages.cooling.unpack(packing), "the end of the thread changes nothing more"
+    assert all(node.compressed for number, node in messages.nodes.items() if number < 3)
+    messages.check()
+
+
+def random_nodes(count: int) -> Messages:
+    """Nodes of 0.6 MB that cannot be compressed, and one that is hot."""
+    source, messages = random.Random(5), Messages(Storage("lz4", 1, 1 << 30))
+    for _ in range(count + 1):
+        messages.append_many(1, [b""] * 1000, [source.randbytes(600) for _ in range(1000)])
+    return messages
+
+
+def test_a_thread_ends_when_what_it_makes_takes_the_room_and_the_other_nodes_wait_again() -> None:
+    messages = random_nodes(8)
+    packing = messages.cooling.pack(1 << 30, room=3_000_000)
+    assert packing is not None and packing.numbers == list(range(8))
+    assert packing.most == 3_000_000
+    packing.run()
+    assert len(packing.payloads) == 4 and sum(map(len, packing.payloads)) <= 3_000_000
+    assert messages.cooling.unpack(packing), "nothing has failed"
+    assert [node.compressed for node in messages.nodes.values()] == [True] * 4 + [False] * 5
+    messages.check()
+    packing = messages.cooling.pack(1 << 30, room=3_000_000)
+    assert packing is not None and packing.numbers == [4, 5, 6, 7]
+    messages.cooling.recall()
+    packing = messages.cooling.pack(1 << 30, room=1)
+    assert packing is not None and packing.most == 2 * 616_000, "a call is always made"
+
+
+def test_what_compresses_well_goes_further_with_the_same_room() -> None:
+    messages = Messages(Storage("lz4", 1, 1 << 30))
+    for _ in range(9):
+        messages.append_many(1, [b""] * 1000, [b"x" * 600] * 1000)
+    packing = messages.cooling.pack(1 << 30, room=1_500_000)
+    assert packing is not None
+    packing.run()
+    assert len(packing.payloads) == 8
+
+
+def test_files_are_told_what_compression_saves() -> None:
+    class Told(MemoryFiles):
+        saved = 0
+
+        def compressed(self, saved: int) -> None:
+            self.saved += saved
+
+    files = Told()
+    messages = filled(8000, Storage("lz4", 1, 1 << 30, files))
+    packing = messages.cooling.pack(3 * messages.nodes[0].raw)
+    assert packing is not None
+    packing.run()
+    assert files.saved == 0
+    messages.cooling.unpack(packing)
+    for done in (3, 4, 5):
+        assert [node.compressed for node in messages.nodes.values()] == [True] * done + [False] * (8 - done)
+        assert files.saved == sum(node.raw - len(node.payload) for node in messages.nodes.values() if node.compressed)
+        messages.cooling.do_deferred()
+
+
+def test_a_thread_that_is_told_to_stop_ends_after_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = random_nodes(8)
+    packing = messages.cooling.pack(1 << 30)
+    assert packing is not None
+
+    def stopped(batches: list[Any], compression: str) -> list[bytes]:
+        packing.stop()
+        return compressed(batches, compression)
+
+    monkeypatch.setattr(cooling, "compressed", stopped)
+    packing.run()
+    assert len(packing.payloads) == 2
+    assert messages.cooling.unpack(packing)
+    messages.check()

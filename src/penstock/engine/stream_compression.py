@@ -13,6 +13,7 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from functools import partial
 from time import perf_counter_ns
@@ -31,6 +32,34 @@ BUSY_PAUSE, IDLE_PAUSE = 0.010, 0.001
 """Seconds between two slices, while clients are heard and while they are not."""
 PORTION = 16 << 20
 """Bytes of messages that a thread compresses before the loop hears of it again: some ten milliseconds."""
+SHARE = 16
+"""What a thread makes of a portion takes at most one part in this many of `stream-memory`, or one call of Arrow."""
+
+
+class Portion:
+    """Nodes of a stream that a thread compresses, or the loop if it cannot wait and no thread has begun."""
+
+    __slots__ = ("_claim", "_over", "origin", "packing")
+
+    def __init__(self, messages: Messages, packing: Packing) -> None:
+        self.origin = weakref.ref(messages)
+        self.packing = packing
+        self._claim = threading.Lock()  # the thread that has it compresses
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """In a thread, if the loop was not faster."""
+        if self._claim.acquire(blocking=False):
+            try:
+                self.packing.run()
+            finally:
+                self._over.set()
+
+    def finish(self) -> None:
+        """Have no thread at work on it when this returns: it ends after the call that it is in, or this does one."""
+        self.packing.stop()
+        self.run()
+        self._over.wait()
 
 
 class Compression:
@@ -46,7 +75,7 @@ class Compression:
             WeakKeyDictionary()
         )  # the same, and the node before which all are due
         self.in_background = engine.workers.in_background
-        self._away = False  # a portion of nodes is with a thread
+        self._away: Portion | None = None  # with a thread
         self._round_planned = self._slice_planned = False
         self._heard = 0  # bytes of input when a slice was planned
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
@@ -63,8 +92,13 @@ class Compression:
             self._resting[messages] = messages.lowest if self._round_planned else messages.active.number
             self._share_backlog()
             self._plan_round()
-        if not self._away and _is_pressed(messages):
+        if self._away is None and _is_pressed(messages):
             self._hand_over(messages)
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that a thread may make of the messages that it compresses, and which are in memory beside them."""
+        return self._away.packing.most if self._away is not None else 0
 
     def now(self) -> bool:
         """Compress all that waits, because memory is short; whether there was anything."""
@@ -83,10 +117,16 @@ class Compression:
 
         Where no thread takes them, a slice of the loop does.
         """
-        if not size and (self._away or self._hand_over(messages)):
+        if not size and (self._away is not None or self._hand_over(messages)):
             return
-        if size:
-            messages.cooling.recall()  # the thread may be held up
+        portion = self._away
+        if size and portion is not None and portion.origin() is messages:
+            waiting = messages.cooling.waiting
+            try:
+                portion.finish()  # rather than compress the same nodes twice, in twice the memory
+            finally:
+                messages.cooling.unpack(portion.packing)
+            size -= waiting - messages.cooling.waiting
         until = perf_counter_ns() + SLICE
         while (size > 0 or perf_counter_ns() < until) and messages.cooling.has_deferred:
             waiting = messages.cooling.waiting
@@ -103,6 +143,12 @@ class Compression:
         if self._storage.most is not None:
             backlog = min(backlog, self._storage.most // 2)  # what waits cannot go to a file
         self._storage.backlog = backlog // max(len(self._resting), 1)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that a thread may make of the next portion."""
+        most = self._storage.most
+        return ALL if most is None else most // SHARE
 
     def _plan_round(self) -> None:
         if self._resting and not self._round_planned:
@@ -123,7 +169,7 @@ class Compression:
         self._plan_round()
 
     def _plan_slice(self, pause: float) -> None:
-        if self._due and not self._slice_planned and not self._away:
+        if self._due and not self._slice_planned and self._away is None:
             self._slice_planned = True
             self._heard = self._engine.stats.input_bytes
             self._engine.timers.call_later(pause, self._slice)
@@ -136,7 +182,7 @@ class Compression:
         idle = self._heard == self._engine.stats.input_bytes
         until = perf_counter_ns() + (SLICE if idle else 0)
         for messages, sealed in list(self._due.items()):
-            if self._away or self._hand_over(messages, sealed):
+            if self._away is not None or self._hand_over(messages, sealed):
                 return
             more = messages.cooling.do_deferred(sealed)
             while more and perf_counter_ns() < until:
@@ -151,19 +197,21 @@ class Compression:
 
     def _hand_over(self, messages: Messages, before: int = ALL) -> bool:
         """Give a thread a portion of the nodes, those before a number if one is given; whether it has one."""
-        packing = messages.cooling.pack(PORTION, before)
+        packing = messages.cooling.pack(PORTION, before, self._room)
         if packing is not None:
-            self._away = self.in_background(packing.run, partial(self._take_back, weakref.ref(messages), packing))
-            if not self._away:
+            portion = Portion(messages, packing)
+            if self.in_background(portion.run, partial(self._take_back, portion)):
+                self._away = portion
+            else:
                 messages.cooling.recall()
-        return self._away
+        return self._away is not None
 
-    def _take_back(self, origin: weakref.ref[Messages], packing: Packing) -> None:
+    def _take_back(self, portion: Portion) -> None:
         """A thread is done with a portion; the stream may be gone since."""
-        self._away = False
-        messages = origin()
+        self._away = None
+        messages = portion.origin()
         if messages is not None:
-            if not messages.cooling.unpack(packing):
+            if not messages.cooling.unpack(portion.packing):
                 messages.cooling.do_deferred()  # what failed there should fail here too, and not for ever
             elif _is_pressed(messages):
                 self._hand_over(messages)

@@ -1,11 +1,12 @@
 """History: the old nodes of streams move from memory to files, so that a stream can be longer than memory.
 
-`stream-memory` bounds what the sealed nodes of all streams take in memory. From three quarters of it on, the oldest
-nodes of the streams that take most go to segments: a thread writes and syncs a file, then the loop lets go of the nodes
-and the log gets `TAPPLY key HISTORY index`. A replay of the log builds the nodes again and lets go of them at the same
-place; if the file is not there any more, it keeps them, because the log will say that they were evicted. Snapshots and
-the base of the log refer to files. When writers are faster than the disk and the bound is reached, the loop waits for
-the thread.
+`stream-memory` bounds what the sealed nodes of all streams take in memory, with what a thread makes of them when it
+compresses them, and room for two copies of the largest node, which compressing or sealing it takes. From three quarters
+of it on, the oldest nodes of the streams that take most go to segments: a thread writes and syncs a file, then the loop
+lets go of the nodes and the log gets `TAPPLY key HISTORY index`. A replay of the log builds the nodes again and lets go
+of them at the same place; if the file is not there any more, it keeps them, because the log will say that they were
+evicted. Snapshots and the base of the log refer to files. When writers are faster than the disk and the bound is
+reached, the loop waits for the thread.
 
 Files that nothing needs are removed (known_files.py). Those that nothing refers to at the start are strays: a crash
 left them.
@@ -44,7 +45,7 @@ from penstock.storage.unused_memory import UnusedMemory
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Node
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
-from penstock.types.stream.stored_nodes import forget_read, read_back_size, sealed_size, store
+from penstock.types.stream.stored_nodes import forget_read, largest_node, read_back_size, sealed_size, store
 
 if TYPE_CHECKING:
     from penstock.storage.aof import AppendOnlyFile
@@ -55,6 +56,8 @@ log = logging.getLogger("penstock.storage")
 LARGEST_SEGMENT = 64 << 20
 SHARE = 16
 """A segment has at most one part in this many of `stream-memory`, so that moving nodes goes on in steps."""
+COPIES = 2
+"""Copies of a node that compressing it makes: what comes out, and the node that this becomes."""
 RETRY_SECONDS = 1.0
 """How long it waits after the disk refused a segment."""
 MEASURING = 100
@@ -99,11 +102,13 @@ class History:
         self._in_memory: weakref.WeakSet[Messages] = weakref.WeakSet()  # those whose sealed nodes are not all in files
         self._on_disk = DiskBound(engine, self.known, self._streams)
         self._held = 0  # about how many bytes sealed nodes take
+        self._room = 0  # bytes that compressing or sealing the largest node takes for a moment
         self._read_back = 0  # how many of them are those of nodes that were read from files
         self._next_measure = 0.0
         self._moving: list[Moving] = []  # to one file
         self._next_try = 0.0
         self._relief_planned = False
+        self._may_begin = True  # something has changed since no nodes could be moved
         self._refusing = False  # writes are refused because of this
         self._written = 0  # files
         self._thread = HistoryThread(loop, self._wrote)
@@ -127,9 +132,19 @@ class History:
         self._streams.add(messages)
         self._in_memory.add(messages)
         self._held += raw
-        if self._moves and 0 < self.limit < self._held and not self._relief_planned:
+        limit = self.limit
+        if not limit or not self._moves:
+            return
+        if self._taken > limit and not self._relief_planned:
             self._relief_planned = True
             self._loop.call_soon(self._relieve)
+        elif 4 * self._taken > 3 * limit and not self._moving and self._may_begin:
+            self._may_begin = False
+            self._loop.call_soon(self._move)  # before the next tick clients may write more than there is room for
+
+    def compressed(self, saved: int) -> None:
+        self._held -= saved
+        self._may_begin = True
 
     def fetch(self, segment: Segment, places: Sequence[int]) -> list[bytes]:
         try:
@@ -142,6 +157,11 @@ class History:
         return self.files.missing(segment) is None
 
     @property
+    def _taken(self) -> int:
+        """Bytes of sealed nodes, of what a thread makes of them, and what may be needed the next moment."""
+        return self._held + self._engine.compression.in_flight + self._room
+
+    @property
     def _moves(self) -> bool:
         """Whether this server decides what goes to files; a replica does as its leader."""
         return self.active and not self._engine.following
@@ -151,7 +171,7 @@ class History:
     def start(self, snapshot_path: Path) -> None:
         """Everything is loaded and the folder is ours: remove strays, and keep history from now on."""
         self.started = True
-        self.active = self._is_home(self._config.dir)
+        self.active = _is_parent(self._config.dir, self.files.folder)
         if not self.active:
             return  # a snapshot in our own folder may need files
         self._bound()
@@ -202,7 +222,7 @@ class History:
 
     def _folder_changes(self, folder: str) -> None:
         """Another folder is not locked for us, and a snapshot there would refer to files in this one."""
-        home = self._is_home(folder)
+        home = _is_parent(folder, self.files.folder)
         if not home and (self.known.names() or bool(self._moving)):
             raise ValueError(f"streams have history in {self.files.folder}; move the whole folder while it is stopped")
         if not home and self.active:
@@ -210,30 +230,30 @@ class History:
         self.active = home and self.started
         self._loop.call_soon(self._bound)
 
-    def _is_home(self, folder: str) -> bool:
-        return Path(folder).resolve() == self.files.folder.parent.resolve()
-
     # -- moving nodes to files --------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Many times a second."""
+        self._may_begin = True
         self._remove_unneeded()
         if self._moves:
             self._on_disk.evict_oldest()
             if self.limit:
                 self._unused_memory.tick()
-            if not self._moving:
-                self._move()
+            self._move()
             full = self.problem is not None or self._on_disk.is_full(_segment_size(self.limit))
             if full and self.known.has_for_replay:
                 self._rewrite_soon()  # files that only a replay of the log reads make room
+        self._tell_of_refusal()
+
+    def _tell_of_refusal(self) -> None:
         if (self.refusal is not None) != self._refusing:
             self._refusing = not self._refusing
             self._on_trouble()
 
     def _measure(self, now: bool = False) -> int:
-        """About how many bytes sealed nodes take. Counting them all takes a part in MEASURING of the time, unless it
-        must be `now`; in between, what was written and what went to files is added and subtracted.
+        """About how many bytes are taken. Counting nodes takes a part in MEASURING of the time, unless it must be
+        `now`; in between, what was written and what went to files is added and subtracted.
         """
         started = time.monotonic()
         is_due = started >= self._next_measure
@@ -244,38 +264,37 @@ class History:
             held = sum(map(size_in_memory, streams))
             if 2 * (held + self._read_back) > self.limit:  # else it cannot be too much, however it is stored
                 held = sum(map(sealed_size, streams))
+                self._room = min(COPIES * max(map(largest_node, streams), default=0), self.limit // 4)
             self._held = held + self._read_back
         if is_due:
             self._next_measure = started + MEASURING * (time.monotonic() - started)
-        return self._held
+        return self._taken
 
     def _move(self, at_once: bool = False) -> bool:
-        """Have the thread write a segment, if memory is short; whether it does.
+        """Have the thread write a segment, if memory is short and it writes none; whether it does.
 
         Nodes that wait to be compressed cannot go: a thread compresses them first, or this does `at_once`.
         """
         limit = self.limit
-        if not limit or time.monotonic() < self._next_try or 4 * self._measure() < 3 * limit:
+        if not limit or not self._moves or self._moving:
             return False
-        self._let_go_of_what_was_read()
+        if time.monotonic() < self._next_try or 4 * self._measure() < 3 * limit:
+            return False
+        if SHARE * self._read_back > limit:  # nodes that were read from files go first
+            for messages in self._streams:
+                forget_read(messages)
+            self._held -= self._read_back
+            self._read_back = 0
         size = _segment_size(limit)
         if self._on_disk.is_full(size):
             return False
-        pressed = 8 * self._held > 7 * limit
+        pressed = 8 * self._taken > 7 * limit
         for hot in (False, True) if pressed else (False,):
             chosen = choose(self._engine, _with_nodes(self._in_memory), Wish(size, hot, pressed, at_once))
             if chosen:
                 self._write(chosen)
                 return True
         return False
-
-    def _let_go_of_what_was_read(self) -> None:
-        """Memory is short: nodes that were read from files go first, if they take a good part of it."""
-        if SHARE * self._read_back > self.limit:
-            for messages in self._streams:
-                forget_read(messages)
-            self._held -= self._read_back
-            self._read_back = 0
 
     def _write(self, chosen: Chosen) -> None:
         runs = []
@@ -287,8 +306,7 @@ class History:
 
     def _wrote(self, result: Result) -> None:
         self._finish(result)
-        if self._moves and not self._moving:
-            self._move()
+        self._move()
 
     def _finish(self, result: Result) -> bool:
         """The thread has written a file, or could not; whether nodes have left memory."""
@@ -326,11 +344,12 @@ class History:
         """The bound is reached: wait for the disk until it is kept again, or nothing more can go."""
         self._relief_planned = False
         self._measure(now=True)
-        while self._moves and 0 < self.limit < self._held:
+        while self._moves and 0 < self.limit < self._taken:
             if not self._moving and not self._move(at_once=True):
-                return
+                break
             if not self._finish(self._thread.wait()):
-                return  # it would go on in the same way
+                break  # it would go on in the same way
+        self._tell_of_refusal()  # clients write much before the next tick
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
@@ -379,7 +398,7 @@ class History:
             "history_files_to_remove": self.known.unneeded,
             "history_last_write_status": "ok" if self.problem is None else "err",
             "stream_memory_limit": self.limit,
-            "stream_memory_held": self._held,
+            "stream_memory_held": self._taken - self._room,
         }
 
 
@@ -389,6 +408,10 @@ def _named_in(path: Path) -> frozenset[str]:
         return frozenset(snapshot.segment_names(path))
     except (FileNotFoundError, StorageError):
         return frozenset()
+
+
+def _is_parent(folder: str, inner: Path) -> bool:
+    return Path(folder).resolve() == inner.parent.resolve()
 
 
 def _segment_size(limit: int) -> int:

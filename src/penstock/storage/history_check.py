@@ -52,6 +52,9 @@ class ReferredFiles:
     def sealed(self, messages: Messages, raw: int) -> None:
         pass
 
+    def compressed(self, saved: int) -> None:
+        pass
+
     def fetch(self, segment: Segment, places: Sequence[int]) -> list[bytes]:
         """For a command of the log that reads history; it fails as it does when a server loads the log."""
         try:
@@ -129,7 +132,7 @@ class _Snapshot:
 class _NoLoop:
     """A loop for a log that is only read."""
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         pass
 
     call_soon_threadsafe = call_soon

@@ -36,22 +36,26 @@ class Wish(NamedTuple):
 
 
 def choose(engine: Engine, streams: Iterable[Messages], wish: Wish) -> Chosen:
-    """The nodes for the next file; none if nothing can go now. Nodes that wait to be compressed cannot."""
+    """The nodes for the next file; none if nothing can go now, or it is better to wait until more can go together.
+
+    Nodes that wait to be compressed cannot go.
+    """
     together: Chosen = []
-    room = min(wish.size, LARGEST_SHARED)
+    room = shared = min(wish.size, LARGEST_SHARED)
+    more_soon = not wish.hot  # the hot ones are next
     for messages in heapq.nlargest(CANDIDATES, streams, key=size_in_memory):
         nodes = _ready(engine, messages, wish._replace(size=room) if together else wish)
+        more_soon = more_soon or (messages.cooling.has_deferred and not wish.at_once)
         if not nodes or _is_locked(engine, messages):
             continue
         if 4 * _stored_size(nodes) >= wish.size:
             return [(messages, nodes)]
-        waits = messages.cooling.has_deferred or not wish.pressed
-        if (wish.at_once or not waits) and (not together or nodes[0].large == together[0][1][0].large):
+        if wish.pressed and (not together or nodes[0].large == together[0][1][0].large):
             together.append((messages, nodes))
             room -= _stored_size(nodes)
             if room <= 0:
                 break
-    return together
+    return together if 2 * room <= shared or not more_soon else []
 
 
 def _ready(engine: Engine, messages: Messages, wish: Wish) -> list[Node]:

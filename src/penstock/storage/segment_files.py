@@ -44,7 +44,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from penstock.storage.files import TEMPORARY, StorageError, install, sync_folder, write_synced
+from penstock.storage.files import TEMPORARY, StorageError, install, sync_folder, write_pieces, write_synced
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import INVALID, LARGE_SCHEMA, SCHEMA
 from penstock.types.stream.arrow_size import field_at, followed
@@ -137,7 +137,7 @@ def covered(first: int, count: int) -> tuple[int, int]:
 
 def _install(path: Path, contents: list[bytes]) -> None:
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{path.name}")
-    write_synced(temporary, lambda file: file.writelines(contents))
+    write_synced(temporary, lambda file: write_pieces(file.fileno(), contents))
     try:
         install(temporary, path)
     except BaseException:

@@ -20,25 +20,34 @@ from typing import Any
 
 from penstock.types.stream.nodes import NODE, Node, Source, Storage, compressed, cut
 
-ALL = 1 << 62  # more than any number of a node
+ALL = 1 << 62  # more than any number of a node, or of bytes
 AT_ONCE = 32
 """Nodes that a thread compresses in one call, after which it needs the interpreter for a tenth of a millisecond."""
+AT_ONCE_BYTES = 1 << 20
+"""Bytes of messages after which no more nodes join a call: it makes a copy of all that it has compressed."""
 
 
 class Packing:
     """Some nodes for a thread to compress. The loop makes it, and takes it back after `run`."""
 
-    __slots__ = ("_calls", "_compression", "numbers", "payloads")
+    __slots__ = ("_call_bytes", "_calls", "_compression", "is_over", "numbers", "payloads", "raw", "room")
 
-    def __init__(self, compression: str) -> None:
+    def __init__(self, compression: str, room: int) -> None:
         self._compression = compression
         self._calls: list[list[_Run | Any]] = []  # runs of nodes in uploads, or batches
+        self._call_bytes: list[int] = []  # of the messages of each
+        self.room = room  # bytes of payloads after which it ends, with as many nodes as are done by then
+        self.is_over = False  # it has run, and nothing failed
+        self.raw = 0  # bytes of their messages
         self.numbers: list[int] = []
         self.payloads: list[bytes] = []  # of those that are done so far
 
     def add(self, node: Node) -> None:
-        if not len(self.numbers) % AT_ONCE:
+        if not len(self.numbers) % AT_ONCE or self._call_bytes[-1] >= AT_ONCE_BYTES:
             self._calls.append([])
+            self._call_bytes.append(0)
+        self._call_bytes[-1] += node.raw
+        self.raw += node.raw
         self.numbers.append(node.number)
         call = self._calls[-1]
         if node.source is None:
@@ -47,10 +56,31 @@ class Packing:
             call.append(_Run(node.source))
 
     def run(self) -> None:
-        """Compress them, in any thread."""
-        for call in self._calls:
+        """Compress them, in any thread: one call at least, and then as long as the next one cannot need more than is
+        left of the room.
+        """
+        made = 0
+        for call, size in zip(self._calls, self._call_bytes, strict=True):
+            if made and made + size > self.room:
+                break
             batches = [cut(form.source, form.nodes) if type(form) is _Run else form for form in call]
-            self.payloads += compressed(batches, self._compression)
+            payloads = compressed(batches, self._compression)
+            made += sum(map(len, payloads))
+            self.payloads += payloads
+        self.is_over = True
+
+    @property
+    def most(self) -> int:
+        """Bytes of payloads that it makes at most."""
+        return min(self.raw, max([self.room, *self._call_bytes[:1]]))
+
+    def stop(self) -> None:
+        """Have a thread that runs this end after the call that it is in."""
+        self.room = 0
+
+    def clear(self) -> None:
+        """The nodes have what they need: let go of it here, because they may be in a file the next moment."""
+        self._calls, self._call_bytes, self.numbers, self.payloads, self.raw = [], [], [], [], 0
 
 
 class _Run:
@@ -159,18 +189,22 @@ class Cooling:
         node = self._nodes.get(self.packed)
         self.packed += 1
         if node is not None:
-            self.waiting -= _compressible(node)
+            waiting = _compressible(node)
+            self.waiting -= waiting
             node.freeze(self.storage.compression)
+            if waiting:
+                self._tell(waiting - len(node.payload))
 
-    def pack(self, size: int, before: int = ALL) -> Packing | None:
-        """The oldest waiting nodes, about so many bytes, none from `before` on, for another thread to `run`.
+    def pack(self, size: int, before: int = ALL, room: int = ALL) -> Packing | None:
+        """The oldest waiting nodes, about so many bytes, none from `before` on, for another thread to `run`, which ends
+        when it has made about `room` bytes of them.
 
         None if there are none.
         """
         nodes, compression = self._nodes, self.storage.compression
         if compression == "none":
             return None
-        packing = Packing(compression)
+        packing = Packing(compression, room)
         while self.packed < min(self.cooled, before) and size > 0:
             node = nodes.get(self.packed)
             if node is None or node.large or not node.count:  # not like the others
@@ -184,17 +218,24 @@ class Cooling:
         return packing if packing.numbers else None
 
     def unpack(self, packing: Packing) -> bool:
-        """Take over what a thread has compressed; False if it failed before the end, and the nodes wait again."""
-        nodes = self._nodes
+        """Take over what a thread has compressed; the other nodes wait again. False if it failed, or has not run."""
+        nodes, saved = self._nodes, 0
         for number, payload in zip(packing.numbers, packing.payloads, strict=False):
             if self.away.get(number) is packing:
                 del self.away[number]
-                self.waiting -= nodes[number].raw
-                nodes[number].take_compressed(payload)
-        whole = len(packing.payloads) == len(packing.numbers)
-        if not whole:
+                node = nodes[number]
+                self.waiting -= node.raw
+                saved += node.raw - len(payload)
+                node.take_compressed(payload)
+        self._tell(saved)
+        if len(packing.payloads) < len(packing.numbers):
             self.recall()
-        return whole
+        packing.clear()
+        return packing.is_over
+
+    def _tell(self, saved: int) -> None:
+        if self.storage.files is not None:
+            self.storage.files.compressed(saved)
 
     def recall(self) -> None:
         """Let the nodes that are away wait here again; a thread's result for them will be dropped."""

@@ -267,7 +267,9 @@ class _Template:
         number, text = int64s(array("q", (1,))), binaries(array("i", (0, 3)), b"tag", 1, pa.binary())
         sample = pa.RecordBatch.from_arrays([number, number, text, text], schema=READ_SCHEMA)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, READ_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        with pa.ipc.new_stream(
+            sink, READ_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+        ) as writer:
             writer.write_batch(sample)
         message = sink.getvalue().to_pybytes()[len(_STREAM_HEAD) :]
         self._at = _Fields(message)

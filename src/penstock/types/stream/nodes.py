@@ -73,6 +73,9 @@ _CODECS = {"lz4": pa.Codec("lz4", compression_level=-1), "zstd": pa.Codec("zstd"
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=codec, use_threads=False) for name, codec in _CODECS.items()}
 
 
+_MESSAGE = 4096  # bytes of a message of Arrow beside its buffers, with what compressing adds to small ones
+
+
 def cut(source: Source, nodes: int = 1) -> Any:
     """The record batch of a node in an upload, or of several neighbouring ones."""
     batch, row, now = source
@@ -89,14 +92,22 @@ def compressed(batches: list[Any], compression: str) -> list[bytes]:
     it waits for the interpreter.
     """
     schema = batches[0].schema
-    sink = pa.BufferOutputStream()
+    room = pa.allocate_buffer(_most_compressed(batches))  # a buffer that grows would be copied, and twice as large
+    sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS[compression]) as writer:
         if batches[0].num_rows:
             writer.write_table(pa.Table.from_batches(batches), max_chunksize=NODE)
         else:
             writer.write_batch(batches[0])  # which a table would leave out
-    stream = memoryview(sink.getvalue())
-    return [message.tobytes() for message in messages(stream[schema.serialize().size :])]
+    stream = memoryview(room)[schema.serialize().size : sink.tell()]
+    return [message.tobytes() for message in messages(stream)]
+
+
+def _most_compressed(batches: list[Any]) -> int:
+    """Bytes at most of these batches as a compressed stream: neither codec adds more than a part in 128 to a buffer."""
+    size: int = sum(batch.nbytes for batch in batches)
+    rows: int = sum(batch.num_rows for batch in batches)
+    return size + size // 64 + _MESSAGE * (1 + len(batches) + rows // NODE)
 
 
 Tables = list[tuple[memoryview, int]]  # of a batch's tags and entries: where each value begins, from which row on

@@ -77,6 +77,9 @@ class Files(Protocol):
     def sealed(self, messages: Messages, raw: int) -> None:
         """A stream has more sealed nodes in memory, with so many bytes of messages."""
 
+    def compressed(self, saved: int) -> None:
+        """Sealed nodes in memory were compressed, and take so many bytes less."""
+
     def keep_for_replay(self, segments: Sequence[Segment]) -> None:
         """The log has an effect whose replay reads these segments, whatever becomes of their stream."""
 

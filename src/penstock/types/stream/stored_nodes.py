@@ -181,6 +181,11 @@ def sealed_size(messages: Messages) -> int:
     return sum(node.size() for node in messages.nodes.values())
 
 
+def largest_node(messages: Messages) -> int:
+    """Bytes of the messages of the largest sealed node that is in memory. O(those)."""
+    return max((node.raw for node in messages.nodes.values()), default=0)
+
+
 def read_back_size(messages: Messages) -> int:
     """Bytes of memory of the nodes that were read from files, and are kept for the next read."""
     return sum(node.size() for node in messages.recent.values() if node.stored is not None)
