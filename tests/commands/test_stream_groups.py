@@ -192,6 +192,15 @@ def test_a_member_that_went_away_takes_nothing_with_it(world: World) -> None:
     assert stays.replies == [[[1, b"", b"a"]]]
 
 
+def test_what_a_waiting_read_notes_is_not_known_to_the_next_one_of_the_same_words(world: World) -> None:
+    world.write("k", "a", "b")
+    read = "TREAD k 0 2 BLOCK 0 GROUP g"
+    assert world.offsets(read) == [1, 2]
+    world.client(read).leave()
+    world.run("TGROUP DEL k g")
+    assert world.offsets(read) == [1, 2]
+
+
 def test_expiry_counts_from_the_first_delivery_and_drops_the_pending_entry_only(world: World) -> None:
     world.write("k", "a")
     read = "TREAD k 0 1 GROUP g RETRY 100 250"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.support.commands.bench import Bench
 from tests.support.commands.line import Line
-from tests.support.comparison import _clients
+from tests.support.comparison import clients, with_servers
 
 from penstock.engine.directives import DIRECTIVES
 from penstock.engine.session import Session
@@ -310,7 +310,7 @@ class Transactions(RuleBasedStateMachine):
     @initialize()
     def connect(self) -> None:
         self.history: list[tuple[int, list[str]]] = []
-        self.clients = _clients()
+        self.clients = clients()
         for client in self.clients:
             client.flushall()
         self.lines = [[Line(client), Line(client)] for client in self.clients]
@@ -336,7 +336,7 @@ class Transactions(RuleBasedStateMachine):
             client.close()
 
 
-TestTransactions = Transactions.TestCase
+TestTransactions = with_servers(Transactions.TestCase)
 TestTransactions.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -35,7 +35,8 @@ def offsets(client: redis.Redis) -> list[int]:
 
 def is_at_rest(client: redis.Redis) -> bool:
     info = client.info("persistence")
-    return not info["history_files_to_remove"] and 4 * info["stream_memory_held"] < 3 * info["stream_memory_limit"]
+    is_busy = info["history_files_to_remove"] or info["history_write_in_progress"]
+    return not is_busy and 4 * info["stream_memory_held"] < 3 * info["stream_memory_limit"]
 
 
 def rewrite(client: redis.Redis) -> None:

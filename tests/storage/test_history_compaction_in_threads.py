@@ -18,13 +18,6 @@ TAGS = 100
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowReads]:
-    disk = SlowReads(monkeypatch)
-    yield disk
-    disk.open.set()
-
-
-@pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with started(tmp_path) as server:
         yield server

@@ -14,6 +14,7 @@ from tests.support.storage.history import connected, files, fill, started, until
 from tests.support.storage.slow_reads import SlowReads
 
 from penstock import Server
+from penstock.engine import stream_history
 
 Run = Callable[[redis.Redis], Any]
 
@@ -116,6 +117,78 @@ def test_others_go_on_while_a_script_waits(server: Server, disk: SlowReads, entr
     disk.open.set()
     assert entries_in(waiting.result()) == entries[3999:5499]
     assert not disk.on_the_loop
+
+
+READ_TWICE = """
+    local count = redis.call('GET', 'count')
+    local first = redis.call('TREAD', KEYS[1], 1, 1)[1][3]
+    local second = redis.pcall('TREAD', KEYS[1], 3000, 1)[1][3]
+    return {first, second, redis.call('INCR', 'count'), count}
+"""
+
+
+@pytest.mark.parametrize("how", ["transaction", "by its hash", "once", "once in a transaction"])
+def test_others_go_on_while_a_script_inside_another_command_waits(
+    server: Server, disk: SlowReads, entries: list[bytes], how: str
+) -> None:
+    with connected(server) as other:
+        sha = other.script_load(READ_TWICE)
+        words: dict[str, tuple[Any, ...]] = {
+            "transaction": ("EVAL", READ_TWICE, 1, "s"),
+            "by its hash": ("EVALSHA", sha, 1, "s"),
+            "once": ("ONCE", "client", 1, 1, "EVAL", READ_TWICE, 1, "s"),
+            "once in a transaction": ("ONCE", "client 2", 1, 1, "EVAL", READ_TWICE, 1, "s"),
+        }
+        alone = how == "once"
+        run = (lambda client: client.execute_command(*words[how])) if alone else transaction(words[how])
+        waiting = begin(server, disk, run)
+        assert other.ping()
+        assert not other.exists("count"), "nothing of it has run"
+        disk.open.set()
+        reply = waiting.result()
+        assert (reply if alone else reply[0]) == [entries[0], entries[2999], 1, None]
+        assert other.get("count") == b"1", "it has run once"
+        if alone:
+            assert other.execute_command(*words[how]) == reply, "the reply was kept"
+            assert other.get("count") == b"1"
+    assert not disk.on_the_loop
+
+
+def test_a_rehearsal_of_a_script_has_no_effects(
+    server: Server, disk: SlowReads, entries: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    script = """
+        redis.log(redis.LOG_WARNING, ARGV[1])
+        if ARGV[1] == 'write' then redis.pcall('SET', 'a', 'x') redis.pcall('PUBLISH', 'news', 'x') end
+        if ARGV[1] == 'loop' then for n = 1, 2000000 do end end
+        local rows = redis.pcall('TREAD', KEYS[1], 1, 1)
+        redis.pcall('RPUSH', 'list', rows[1][3])
+        return redis.pcall('LLEN', 'list')
+    """
+    disk.open.set()
+    with connected(server) as client, client.pubsub() as subscriber:
+        subscriber.subscribe("news")
+        assert subscriber.get_message(timeout=60)["type"] == "subscribe"
+        for number, what in enumerate(["write", "loop", "read"], 1):
+            assert transaction(("EVAL", script, 1, "s", what))(client) == [number]
+        assert client.lrange("list", 0, -1) == [entries[0]] * 3
+        client.publish("news", "the next")
+        got = [subscriber.get_message(timeout=60)["data"] for _ in range(2)]
+        assert got == [b"x", b"the next"]
+    assert [each.getMessage() for each in caplog.records if each.name == "penstock.script"] == ["write", "loop", "read"]
+
+
+def test_scripts_of_a_transaction_are_rehearsed_for_a_bounded_time(
+    server: Server, disk: SlowReads, entries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.open.set()
+    monkeypatch.setattr(stream_history, "REHEARSALS", 0.0)
+    with connected(server) as client:
+        assert entries_in(transaction(("EVAL", READ, 1, "s", 1, 1))(client)[0]) == entries[:1]
+        assert disk.on_the_loop, "what was not seen in advance is read in place"
+        disk.threads.clear()
+        transaction(("TREAD", "s", 4000, 1))(client)
+        assert not disk.on_the_loop, "commands that say what they read take no time"
 
 
 def leased(client: redis.Redis) -> None:

@@ -35,6 +35,7 @@ from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler,
 from penstock.engine.dispatch import Engine
 from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
+from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import (
     NoPerm,
     OnceFull,
@@ -115,6 +116,10 @@ def once(session: Session, argv: Argv) -> Reply:
     _find_room(session, client)
     if may_wait:
         _take_over(session, argv)
+    if called.group == "scripting" and may_fetch_first(session, argv):
+        places = read_from_files(session, argv, [session.current])
+        if places:
+            return fetch_first(session, argv, places)
 
     def keep(run: Callable[[], Reply]) -> Reply:
         return _keep(session, argv, client, called, number, floor, run)
@@ -124,6 +129,8 @@ def once(session: Session, argv: Argv) -> Reply:
         return keep(lambda: run_handler(engine, session, called, inner, INNER))
     finally:
         session.around = None
+        if session.fetched is not None and session.fetched.argv is argv:
+            session.fetched = None
 
 
 def _at_once(session: Session, argv: Argv) -> Reply:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Access, Argv, Flag, Reply, command, counted_keys
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.scripting import Script
 from penstock.engine.session import Session
+from penstock.engine.stream_history import Foreseen
 from penstock.protocol.errors import NoScript, ReplyError
 from penstock.protocol.resp import OK
+from penstock.types.stream.stream import Stream
 
 _EVAL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS | Flag.SKIP_MONITOR
 _COST = "That of the script"
@@ -51,6 +54,20 @@ def _loaded(session: Session, argv: Argv) -> Script:
     return script
 
 
+def _foresee(session: Session, database: Database, argv: Argv) -> Foreseen:
+    """What a script inside a transaction or ONCE will read of the files of its keys."""
+    last_key = 3 + _key_count(argv)
+    keys = argv[3:last_key]
+    if not any(type(value := database.data.get(name)) is Stream and value.messages.history for name in keys):
+        return Foreseen([])
+    scripting = session.engine.scripting
+    by_sha = argv[0].upper().startswith(b"EVALSHA")
+    script = scripting.scripts.get(argv[1].lower()) if by_sha else scripting.load(argv[1])
+    if script is None:
+        return Foreseen([])
+    return scripting.rehearse(session, database, argv, script, keys, argv[last_key:])
+
+
 @command(
     "EVAL",
     arity=-3,
@@ -59,6 +76,7 @@ def _loaded(session: Session, argv: Argv) -> Script:
     group="scripting",
     syntax="script numkeys [key [key ...]] [arg [arg ...]]",
     cost=_COST,
+    foresees=_foresee,
 )
 def eval_(session: Session, argv: Argv) -> Reply:
     """Run a Lua script and answer what it returns; no other command runs in between.
@@ -76,6 +94,7 @@ def eval_(session: Session, argv: Argv) -> Reply:
     group="scripting",
     syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
     cost=_COST,
+    foresees=_foresee,
 )
 def evalsha(session: Session, argv: Argv) -> Reply:
     """Run a script that was loaded before, by the SHA1 of its text."""
@@ -90,6 +109,7 @@ def evalsha(session: Session, argv: Argv) -> Reply:
     group="scripting",
     syntax="script numkeys [key [key ...]] [arg [arg ...]]",
     cost=_COST,
+    foresees=_foresee,
 )
 def eval_ro(session: Session, argv: Argv) -> Reply:
     """Run a Lua script that may read but not write."""
@@ -104,6 +124,7 @@ def eval_ro(session: Session, argv: Argv) -> Reply:
     group="scripting",
     syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
     cost=_COST,
+    foresees=_foresee,
 )
 def evalsha_ro(session: Session, argv: Argv) -> Reply:
     """Run a script that was loaded before and that may read but not write."""

@@ -29,9 +29,10 @@ def read_group(session: Session, read: Read) -> Reply:
         _check(session, [read])
     part = _deliver(session, read)
     session.effects = part.effects
-    if not part.delivery.runs and read.deadline is not None and read.count:
-        part.wait(session, read)
-        return session.block([read.key], read.deadline, NULL_ARRAY, read)
+    if not part.delivery.runs and read.wait is not None and read.count:
+        wish = replace(read)
+        part.wait(session, wish)
+        return session.block([read.key], read.deadline(session), NULL_ARRAY, wish)
     return part.reply(read)
 
 
@@ -61,11 +62,11 @@ def read_several(session: Session, read: Read) -> Reply:
     if (group := _known_group(session, read)) is not None:
         group.turns += 1
     given = [(each, part) for each, part in found if part.delivery.runs]
-    if not given and read.deadline is not None and read.count:
+    if not given and read.wait is not None and read.count:
         for each, part in found:
             part.wait(session, each)
         wish = SeveralReads(read.group or b"", [each for each, _ in found])
-        return session.block([read.key, *read.also], read.deadline, NULL_ARRAY, wish)
+        return session.block([read.key, *read.also], read.deadline(session), NULL_ARRAY, wish)
     pieces = [
         chain([b"*2\r\n$%d\r\n%b\r\n" % (len(each.key), each.key)], part.reply(each).pieces) for each, part in given
     ]

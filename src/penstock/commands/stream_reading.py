@@ -15,6 +15,7 @@ from penstock.engine.session import Session
 from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.resp import NULL_ARRAY
 from penstock.types.stream import reading
+from penstock.types.stream.groups import SLICE
 from penstock.types.stream.nodes import Range, Storage
 from penstock.types.stream.stream import Stream
 
@@ -25,7 +26,7 @@ FORESEEN = 1000
 
 
 def _foresee_tread(session: Session, database: Database, argv: Argv) -> Foreseen:
-    read = Read.parse(argv, database.clock.now)
+    read = Read.parse(argv)
     return _foreseen(session, read, [database.find(name, Stream) for name in (read.key, *read.also)])
 
 
@@ -73,13 +74,15 @@ def tread(session: Session, argv: Argv) -> Reply:
         stream = session.db.find(argv[1], Stream)
         if stream is None or stream.messages.is_in_memory_from(offset):
             return plain_reply(session, stream.messages if stream is not None else _NOTHING, offset, count)
-    read = Read.parse(argv, session.db.clock.now)
+    read = Read.parse(argv)
     handle = _read_plain if read.group is None else read_several if read.also else read_group
-    streams = [session.db.find(name, Stream) for name in (read.key, *read.also)]
-    for stream in streams:
-        if stream is not None and stream.messages.history:
-            return with_history(session, _foreseen(session, read, streams), lambda: handle(session, read))
-    return handle(session, read)
+    stream = session.db.find(read.key, Stream)
+    if not read.also and (stream is None or not stream.messages.history):
+        return handle(session, read)
+    streams = [stream, *[session.db.find(name, Stream) for name in read.also]]
+    if not any(stream is not None and stream.messages.history for stream in streams):
+        return handle(session, read)
+    return with_history(session, _foreseen(session, read, streams), lambda: handle(session, read))
 
 
 def _foreseen(session: Session, read: Read, streams: list[Stream | None]) -> Foreseen:
@@ -102,9 +105,13 @@ def _upcoming(session: Session, read: Read, stream: Stream) -> list[Range]:
         return [(offset or stream.messages.first, (offset or stream.messages.first) + read.count)]
     streams = session.engine.streams
     now, due_by = streams.lease_time(), streams.due_by()
-    leases = islice(group.leases, FORESEEN)
+    leases = [*islice(group.leases, FORESEEN)]
     due = [lease for lease in leases if lease.retry_at <= (now if lease.given_back else due_by)]
-    return [(group.position, group.position + read.count), *[(lease.start, lease.end) for lease in due[: read.count]]]
+    letters = [lease for lease in leases if lease.dead_letter is not None and 0 < lease.end_at <= due_by]
+    return [
+        (group.position, group.position + read.count),
+        *[(lease.start, lease.end) for lease in (*due[: read.count], *letters[:SLICE])],
+    ]
 
 
 def _read_plain(session: Session, read: Read) -> Reply:
@@ -112,9 +119,9 @@ def _read_plain(session: Session, read: Read) -> Reply:
     messages = stream.messages if stream is not None else _NOTHING
     if read.offset is None:
         read.offset = only_new(session, stream, messages)
-    if read.deadline is not None and read.count and read.offset > messages.last:
+    if read.wait is not None and read.count and read.offset > messages.last:
         read.origin = weakref.ref(stream) if stream is not None else None
-        return session.block([read.key], read.deadline, NULL_ARRAY, read)
+        return session.block([read.key], read.deadline(session), NULL_ARRAY, read)
     if read.with_time:
         return timed_reply(session, stream if stream is not None else _NO_STREAM, read, read.offset)
     if read.arrow:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
 from penstock.engine.lua import interpreter
 from penstock.engine.script_calls import as_argument, direct_call, internal_error
 from penstock.engine.session import Session
-from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
+from penstock.engine.stream_history import Foreseen, fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
     Raw,
@@ -38,11 +39,14 @@ from penstock.types.stream.messages import Place
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace.databases import Database
 
 log = logging.getLogger("penstock.script")
 
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
+REHEARSAL = 0.005
+"""Seconds after which a rehearsal ends, at the next look at the clock."""
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -101,6 +105,8 @@ class Run:
         self.busy = False  # others are told so
         self.killed = False
         self.interrupted = False  # as soon as it is busy, it ends
+        self.rehearses = False  # only to see what it reads
+        self.rehearsed = False  # it must end
 
 
 class Scripting:
@@ -165,6 +171,31 @@ class Scripting:
             raise ScriptError(reply.decode("utf-8", "surrogateescape"), bool(counted))
         return Raw(reply)
 
+    def rehearse(
+        self, caller: Session, database: Database, argv: Argv, script: Script, keys: Argv, arguments: Argv
+    ) -> Foreseen:
+        """Which nodes in files a script will read first: run it until it comes upon some, or does more than read.
+
+        For scripts inside a transaction or ONCE, which cannot start again by themselves. Nothing of it happens, and it
+        takes REHEARSAL at most. The keys may change before it runs: then it reads in place.
+        """
+        engine, lua, session = self._engine, self.lua, self._session
+        session.user, session.db = caller.user, database
+        session.name, session.peer = caller.name, caller.peer
+        session.fetched = caller.fetched
+        outer = caller.fetched.argv if caller.fetched is not None else argv
+        self.running = run = Run(caller, outer, script, read_only=True)
+        run.rehearses = True
+        try:
+            with engine.unit(), suppress(lua51.LuaError):
+                lua.run(script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol)
+        finally:
+            self.running = session.fetched = None
+            lua.limit_memory(False)
+            if lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:
+                lua.collect()
+        return Foreseen([], places=run.unread)
+
     def may_write(self, name: str, script: bytes) -> bool:
         """Whether EVAL or EVALSHA, by name, of this script or SHA1 may change something: unless the script says
         no-writes.
@@ -220,7 +251,7 @@ class Scripting:
                 "call_many": self._call_many,
                 "tick": self._tick,
                 "may": self._may,
-                "log": _log,
+                "log": self._log,
             }
         )
 
@@ -253,7 +284,7 @@ class Scripting:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [as_argument(argument) for argument in arguments]
-        if self.running is not None and self.running.unread:
+        if self.running is not None and (self.running.unread or self.running.rehearsed):
             raise _StartsAgain
         try:
             command = self._admitted(argv, protocol)
@@ -269,6 +300,11 @@ class Scripting:
             command = self._look_up(argv)
         engine, session, run = self._engine, self._session, self.running
         assert run is not None, "a command from no script"
+        if run.rehearses:
+            run.rehearsed = not _only_reads(command, argv)
+            if run.rehearsed:
+                raise _StartsAgain
+            self._look_ahead(run, command, argv)
         if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
@@ -285,7 +321,7 @@ class Scripting:
         writes = command.writes and command.may_write(argv)
         if run.may_start_again and not run.wrote:
             self._look_ahead(run, command, argv)
-            run.may_start_again = Flag.READONLY in command.flags or (command.writes and not writes)
+            run.may_start_again = _only_reads(command, argv)
         run.wrote = run.wrote or writes
         return command
 
@@ -319,12 +355,20 @@ class Scripting:
         user = self._session.user
         return user.unrestricted or user.refusal(command, argv) is None
 
+    def _log(self, level: int, text: bytes) -> None:
+        """redis.log: the line of a rehearsal comes when the script runs."""
+        if self.running is None or not self.running.rehearses:
+            log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
+
     def _tick(self) -> bool:
         """Lua asks from time to time; whether the script must end."""
         run, engine = self.running, self._engine
-        if run is None or run.unread:
+        if run is None or run.unread or run.rehearsed:
             return run is not None
         now = time.monotonic()
+        if run.rehearses:
+            run.rehearsed = now - run.started >= REHEARSAL
+            return run.rehearsed
         if not run.busy:
             threshold = engine.config.busy_reply_threshold
             if not threshold or now - run.started < threshold / 1000:
@@ -365,6 +409,11 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
     return frozenset(flags), newline + body
 
 
+def _only_reads(command: Command, argv: Argv) -> bool:
+    """Whether nothing has happened after a command, so that the script may start again."""
+    return Flag.READONLY in command.flags or (command.writes and not command.may_write(argv))
+
+
 def _find(argv: Argv) -> Command:
     """The command a script calls, with the words scripts get for mistakes."""
     command = REGISTRY.find(argv)
@@ -375,7 +424,3 @@ def _find(argv: Argv) -> Command:
     except ReplyError:
         raise ReplyError("Wrong number of args calling Redis command from script") from None
     return command
-
-
-def _log(level: int, text: bytes) -> None:
-    log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))

@@ -2,9 +2,11 @@
 
 The client waits, others do not. `with_history` does this for a command by itself. The commands of a transaction or a
 script cannot wait in its middle. So EXEC asks the declarations of its commands what they will read (`foresees`), and a
-script that has changed nothing yet stops at its first read of a file. Then a thread fetches, and EXEC or the script is
-run from the start, gates included, with what was fetched (`Prefetched`). The streams may have changed by then, so it
-may have to wait again, ROUNDS times at most and for MOST bytes at most. What was not foreseen is fetched in place.
+script that has changed nothing yet stops at its first read of a file. Scripts inside a transaction or ONCE are
+rehearsed before it begins, up to the first read of a file or the first write. Then a thread fetches, and EXEC, ONCE or
+the script is run from the start, gates included, with what was fetched (`Prefetched`). The streams may have changed by
+then, so it may have to wait again, ROUNDS times at most and for MOST bytes at most. What was not foreseen is fetched in
+place.
 
 What was fetched is known by its file and its place there: a stream that was deleted, copied or evicted in between finds
 what is still its own, and nothing else.
@@ -14,10 +16,11 @@ Owned by the loop thread, except `_fetch` and `fetch_what_is_there`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import groupby
 from operator import itemgetter
+from time import monotonic
 from typing import NamedTuple
 
 from penstock.engine.declarations import Argv, Command, Reply
@@ -34,6 +37,8 @@ MOST = 1 << 30
 """Bytes of messages that are fetched for one command."""
 ROUNDS = 8
 """How often an EXEC or a script waits for what it will read, before it reads the rest in place."""
+REHEARSALS = 0.02
+"""Seconds for all scripts of an EXEC that are rehearsed, each time; what the others read is read in place."""
 _ALWAYS = 1 << 62
 """More work than any threshold, so that a thread does it."""
 
@@ -41,10 +46,14 @@ Fetched = list[tuple[Place, bytes]]
 
 
 class Foreseen(NamedTuple):
-    """Offsets of streams that a command will probably read, and the most bytes of messages, if it says so."""
+    """Offsets of streams that a command will probably read, and the most bytes of messages, if it says so.
+
+    A script says which nodes instead (`Scripting.rehearse`).
+    """
 
     ranges: list[tuple[Messages, Range]]
     max_bytes: int | None = None
+    places: Sequence[Place] = ()
 
 
 class Prefetched:
@@ -147,9 +156,11 @@ def read_from_files(session: Session, argv: Argv, commands: Iterable[tuple[Comma
         return []
     numbering = Numbering(engine.keyspace, session.db)
     found: dict[Identity, Place] = {}
+    until = monotonic() + REHEARSALS
     for command, words in commands:
         called, at = command.inside(words) or (command, 0)
-        if called.foresees is not None and room > 0:
+        may_take_long = called.group == "scripting"
+        if called.foresees is not None and room > 0 and not (may_take_long and monotonic() >= until):
             for place in _places(session, numbering.current, called, words[at:], room):
                 if not known.has(place) and _identity(place) not in found:
                     found[_identity(place)] = place
@@ -161,8 +172,8 @@ def read_from_files(session: Session, argv: Argv, commands: Iterable[tuple[Comma
 def _places(session: Session, database: Database, command: Command, argv: Argv, room: int) -> Iterable[Place]:
     assert command.foresees is not None
     with suppress(ReplyError):  # its handler will say what is wrong
-        wanted = _wanted(command.foresees(session, database, argv), room)
-        return [place for places in wanted.values() for place in places]
+        foreseen = command.foresees(session, database, argv)
+        return [*foreseen.places, *(place for places in _wanted(foreseen, room).values() for place in places)]
     return []
 
 

@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from penstock.engine.cold_compaction import ColdCompaction
+from penstock.engine.cold_letters import ColdLetters
 from penstock.engine.declarations import Argv
 from penstock.engine.lease_grace import LeaseGrace
 from penstock.engine.stream_members import FORGOTTEN, Place
@@ -65,6 +66,7 @@ class Streams:
         self._token = 0  # of the last delivery in any group
         self._lost: weakref.WeakKeyDictionary[Messages, str] = weakref.WeakKeyDictionary()  # what was last told of them
         self._cold_compaction = ColdCompaction(engine, self._tick_soon)
+        self._cold_letters = ColdLetters(engine, self._tick_soon)
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
@@ -207,10 +209,14 @@ class Streams:
         while (name := stream.expiries.due(now)) is not None:
             group = stream.groups.get(name)
             if group is not None:
-                expired, change = group.expire(stream.messages, now)
-                if change is not None:
-                    effects = self.group_changed(database, key, name, stream, change, expired)
-                    self._engine.propagate(database, effects)
+                ready = self._cold_letters.ready_for(stream.messages, group, now)
+                if ready is None:
+                    return  # for a file
+                with self._cold_letters.used(stream.messages):
+                    expired, change = group.expire(stream.messages, now, ready)
+                    if change is not None:
+                        effects = self.group_changed(database, key, name, stream, change, expired)
+                        self._engine.propagate(database, effects)
             stream.expiries.set(name, group.next_expiry() if group is not None else None)
             if perf_counter_ns() >= until:
                 self._tick_soon()

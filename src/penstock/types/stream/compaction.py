@@ -169,6 +169,13 @@ def compact_nodes(messages: Messages, numbers: Iterable[int]) -> None:
             _compact_node(messages, compactor, number)
 
 
+def index_next(messages: Messages) -> None:
+    """Index one node more, if there is one."""
+    compactor = messages.compactor
+    if compactor is not None and compactor.next < messages.active.number:
+        _index(messages, compactor)
+
+
 def _index(messages: Messages, compactor: Compactor) -> None:
     node = messages.node(compactor.next)
     messages.use(node)

@@ -23,7 +23,7 @@ ones are not removed (with a million leases some call has to sweep a million sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue
@@ -31,10 +31,11 @@ from penstock.types.stream.changes import Change
 from penstock.types.stream.delays import Delays
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.members import Members
-from penstock.types.stream.messages import MOST, Messages
+from penstock.types.stream.messages import MOST, Messages, Place
 from penstock.types.stream.nodes import Range
 from penstock.types.stream.offset_ranges import runs_of, without
 from penstock.types.stream.reading import take
+from penstock.types.stream.segments import Identity
 from penstock.types.stream.shelf import LAST_TIME, Lease
 from penstock.types.stream.stored_nodes import wanted_places
 
@@ -245,9 +246,7 @@ class Group:
     ) -> Delivery:
         """Deliver new messages, while there is nothing else to do: the common case."""
         room = cap - self.leases.messages
-        if terms is not None:
-            room = min(count, room)
-        elif room > 0:
+        if room > count or (terms is None and room > 0):
             room = count
         taken = take(messages, self.position, room, max_bytes)
         if taken.next == self.position:
@@ -354,17 +353,26 @@ class Group:
                     break
         return leases, max_bytes
 
-    def expire(self, messages: Messages, now: int) -> tuple[list[Lease], Change | None]:
-        """Drop a slice of the expired leases; answer it, for its dead letter keys, and the change to log."""
-        expired = self._drop_expired(messages, now, SLICE)
+    def expire(
+        self, messages: Messages, now: int, ready: Container[Identity] | None = None
+    ) -> tuple[list[Lease], Change | None]:
+        """Drop a slice of the expired leases; answer it, for its dead letter keys, and the change to log.
+
+        With `ready`, it ends before the first whose letters are in files and not among these nodes.
+        """
+        expired = self._drop_expired(messages, now, SLICE, ready)
         if not expired:
             return expired, None
         return expired, self.change([(lease.start, lease.end) for lease in expired])
 
-    def _drop_expired(self, messages: Messages, now: int, limit: int) -> list[Lease]:
+    def _drop_expired(
+        self, messages: Messages, now: int, limit: int, ready: Container[Identity] | None = None
+    ) -> list[Lease]:
         expired: list[Lease] = []
         in_files: set[int] = set()
         while limit > 0 and (lease := self.leases.expired(now)) is not None:
+            if ready is not None and unready(messages, part_of(messages, lease, limit), ready):
+                break
             given_up = self._give_up(messages, lease, limit)
             expired.append(given_up)
             before = len(in_files)
@@ -378,9 +386,7 @@ class Group:
         """Drop a lease, or as much of it as makes so many letters; evicted messages become no letters and count as
         lost.
         """
-        reach = max(lease.start, messages.first) + limit
-        if lease.dead_letter is not None and reach < min(lease.end, messages.last):
-            lease = lease._replace(end=reach)
+        lease = part_of(messages, lease, limit)
         _drop_missing(self, messages, lease.start, lease.end)
         return lease
 
@@ -391,7 +397,9 @@ class Group:
 
         With a token, here and below, only what is still leased under it counts.
         """
-        count = sum([self.leases.drop(start, end) for start, end in _held(self.leases, ranges, token)])
+        count = 0
+        for start, end in ranges if token is None else _held(self.leases, ranges, token):
+            count += self.leases.drop(start, end)
         self.acknowledged += count
         return count
 
@@ -560,6 +568,22 @@ def _again(due: Lease, terms: Lease) -> Lease:
     limit = terms.limit or due.limit
     again = due._replace(retry_at=terms.retry_at, token=terms.token, limit=limit, reserved=True)
     return again if terms.reserved else again.begun(terms.first_delivered)
+
+
+def part_of(messages: Messages, lease: Lease, limit: int) -> Lease:
+    """A lease, or as much of it as makes so many letters."""
+    reach = max(lease.start, messages.first) + limit
+    if lease.dead_letter is not None and reach < min(lease.end, messages.last):
+        return lease._replace(end=reach)
+    return lease
+
+
+def unready(messages: Messages, lease: Lease, ready: Container[Identity]) -> list[Place]:
+    """The nodes in files that the letters of a lease are made of and that are not ready."""
+    if lease.dead_letter is None:
+        return []
+    places = wanted_places(messages, lease.start, lease.end, MOST)
+    return [(segment, place) for segment, place in places if segment.identity(place) not in ready]
 
 
 def _trouble(given_up: Lease) -> int:

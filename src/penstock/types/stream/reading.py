@@ -39,13 +39,18 @@ class Taken(NamedTuple):
 
 def take(messages: Messages, start: int, count: int, max_bytes: int | None = None, stop: int | None = None) -> Taken:
     """Runs of up to `count` messages from an offset, before `stop`; the message that reaches max_bytes is the last."""
-    stop = messages.last + 1 if stop is None else min(stop, messages.last + 1)
+    last, at = messages.last, start
+    if stop is None or stop > last:
+        stop = last + 1
     if count <= 0 or start >= stop:
         return Taken([], start, 0, 0)
-    at = min(max(start, messages.first), stop)
+    if at < messages.first:
+        at = min(messages.first, stop)
     evicted = at - start
     if max_bytes is None and messages.complete:
-        end = min(at + count, stop)
+        end = at + count
+        if end > stop:
+            end = stop
         return Taken([(at, end)] if at < end else [], end, evicted, 0)
     runs: list[Range] = []
     left, cost = count, 0
