@@ -13,6 +13,9 @@ from tests.support.keys_of_every_type import fill_every_type
 from tests.support.replication.servers import Pair, Servers, caught_up, is_up, servers
 from tests.support.waiting import wait_until
 
+from penstock.replication import follower
+from penstock.server import app
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Servers]:
@@ -164,6 +167,27 @@ def test_readers_that_wait_on_a_replica_are_woken_by_the_feed(world: Servers, le
         leader.client.execute_command("TWRITE", "t", "", "second")
         reader.join()
     assert b"second" in repr(answers).encode()
+
+
+@pytest.mark.parametrize("patience", [0, 3600])
+def test_the_feed_lets_readers_of_a_replica_end_but_waits_for_none_forever(
+    world: Servers, leader: Pair, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(follower, "READERS_PATIENCE", patience)
+    monkeypatch.setattr(app, "STOP_PATIENCE", 0)
+    replica = world.start("replica", leader, enable_debug_command="yes")
+    leader.client.rpush("list", 1)
+    caught_up(leader, replica)
+    with redis.Redis(port=replica.server.port) as reader:
+        connection = reader.connection_pool.get_connection()
+        connection.send_command("DEBUG", "LOCK", 200 if patience else 60_000, "READ", "list")
+        wait_until(lambda: replica.client.execute_command("LOCKS"))
+        leader.client.rpush("list", 2)
+        caught_up(leader, replica)
+        assert bool(replica.client.execute_command("LOCKS")) is not bool(patience)
+        assert replica.client.lrange("list", 0, -1) == [b"1", b"2"]
+        replica.client.client_kill_filter(_type="normal", skipme=True)
+        reader.connection_pool.release(connection)
 
 
 def test_subscribers_of_a_replica_get_what_is_published_at_its_leader(world: Servers, leader: Pair) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import redis
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
@@ -17,11 +18,11 @@ import penstock
 from penstock.testing.redis import free_port
 
 
-def start(folder: Path, name: str, leader: Process | None = None, port: int = 0) -> Process:
+def start(folder: Path, name: str, leader: Process | None = None, port: int = 0, options: str = "") -> Process:
     own = folder / name
     own.mkdir(exist_ok=True)
-    options = f"--replicaof 127.0.0.1 {leader.port}" if leader is not None else ""
-    return Process(own, port or free_port(), options=options)
+    follows = f"--replicaof 127.0.0.1 {leader.port} " if leader is not None else ""
+    return Process(own, port or free_port(), options=follows + options)
 
 
 def is_up(process: Process) -> bool:
@@ -37,12 +38,12 @@ def set_at_leader(sentinels: Sentinels, key: str, value: int) -> bool:
 
 
 @contextlib.contextmanager
-def watched_pair(folder: Path) -> Iterator[tuple[contextlib.ExitStack, Process, Process, Sentinels]]:
+def watched_pair(folder: Path, options: str = "") -> Iterator[tuple[contextlib.ExitStack, Process, Process, Sentinels]]:
     """A leader and a replica, which Sentinels know, and a stack for what must end with them."""
     with contextlib.ExitStack() as stack:
         one = start(folder, "one")
         stack.callback(one.kill)
-        other = start(folder, "other", one)
+        other = start(folder, "other", one, options=options)
         stack.callback(other.kill)
         wait_until(lambda: is_up(other))
         sentinels = stack.enter_context(Sentinels(folder, one.port))
@@ -89,3 +90,12 @@ def test_a_failover_that_is_asked_of_sentinel(tmp_path: Path) -> None:
         wait_until(lambda: sentinels.leader == other.port)
         wait_until(lambda: is_up(one))
         wait_until(lambda: set_at_leader(sentinels, "after", 1))
+
+
+def test_sentinel_promotes_no_replica_whose_priority_is_zero(tmp_path: Path) -> None:
+    with watched_pair(tmp_path, "--replica-priority 0") as (_, one, _, sentinels):
+        with redis.Redis(port=sentinels.ports[0], decode_responses=True) as sentinel:
+            wait_until(lambda: sentinel.sentinel_slaves(NAME)[0]["slave-priority"] == 0)
+            with pytest.raises(redis.ResponseError, match="NOGOODSLAVE"):
+                sentinel.execute_command("SENTINEL", "FAILOVER", NAME)
+        assert sentinels.leader == one.port

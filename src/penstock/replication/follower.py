@@ -5,6 +5,9 @@ Each batch goes to this server's log as it came, and its commands are run as whe
 (`TAPPLY key HISTORY`) is applied when that file has been copied. If the leader has removed it meanwhile, the messages
 stay in memory until a later batch evicts them, as in a replay.
 
+What comes is applied, written and acknowledged as soon as it comes (`_take_at_once`): a leader may wait for it. A task
+takes over for what must wait: much at once, files to be copied, a full disk, a frame that is not whole yet.
+
 The connection is made again and again until this server is told to lead. What is here already is never copied
 again, as long as the leader still has the rest of the feed.
 
@@ -18,6 +21,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -26,11 +30,11 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
 from penstock.protocol.grammar import Argv
+from penstock.replication.compaction_ahead import read_for_compaction, with_all
 from penstock.replication.copying import Offer, ask_for_offer, copy_base, copy_history, parse_lineage
 from penstock.replication.diverged import keep_diverged
-from penstock.replication.frames import Frame, FrameReader
+from penstock.replication.frames import FEED, Frame, FrameReader
 from penstock.replication.leader_connection import LeaderConnection
-from penstock.storage.batches import commands_of
 from penstock.storage.files import StorageError
 from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.notice import notice
@@ -41,14 +45,20 @@ from penstock.types.stream.segments import Segment
 
 log = logging.getLogger("penstock.replication")
 
-READ = 1 << 17
-"""Bytes of the feed that are applied before clients are served."""
+LITTLE = 1 << 16
+"""Bytes of the feed that are applied as soon as they come."""
+SOME = 1000
+"""Commands of the feed that run before clients are served, or a few more: a batch is run in one step."""
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
 """Seconds between attempts to connect; each time twice as long, until it is connected."""
+LONGEST_CATCH_UP = 60.0
+"""Seconds after which it counts as one that is always behind."""
+READERS_PATIENCE = 0.5
+"""Seconds that the feed waits for threads that read what it changes. Most reads of a million elements end by then; a
+command of a module may read for minutes.
+"""
 STUCK_DELAY = 5.0
 """Seconds after which a replica asks again for what it could not use."""
-FEED = Path("feed")
-"""Stands for the file in errors about the feed."""
 
 
 class State(Enum):
@@ -102,10 +112,12 @@ class Follower:
         self.state = State.CONNECT
         self.heard = time.monotonic()  # when the leader last said something
         self.lost_at = self.heard  # when it was last connected
+        self._connected_at = self.heard
         self.copied, self.to_copy = 0, 0  # bytes of the base
         self._connection: LeaderConnection | None = None
         self._client: Session | None = None  # its row of CLIENT LIST
         self._replay = Replay(engine)
+        self._has_caught_up = False  # it had all that the leader had, since it was connected
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
         self.refused = False  # the server that was to lead does not want to
@@ -259,36 +271,118 @@ class Follower:
 
     # -- the feed ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether it gets what came while it was away, and will soon have it."""
+        is_behind = self.state is State.CONNECTED and not self._has_caught_up
+        return is_behind and time.monotonic() - self._connected_at < LONGEST_CATCH_UP
+
     async def _apply_all(self, leader: LeaderConnection) -> None:
         frames = FrameReader()
+        self._has_caught_up, self._connected_at = False, time.monotonic()
         self._acknowledge()
+        leader.take_at_once = lambda data: len(data) <= LITTLE and self._take_at_once(frames, data)
         while True:
-            data = await leader.read(READ)
-            self.heard = time.monotonic()
-            if self._client is not None:
-                self._client.last_active = self._engine.clock.now
-            for frame in frames.feed(data):
-                await self._take(frame)
-            if len(data) == READ:  # more is here already
-                await asyncio.sleep(0)
+            data = await leader.read()
+            self._hears()
+            await self._take(frames.feed(data))
+            if leader.has_unread:
+                await asyncio.sleep(0)  # clients first
 
-    async def _take(self, frame: Frame) -> None:
-        commands = commands_of(FEED, self._aof.feed.end, frame.payload)
-        if not frame.logged:
-            for argv in commands:
+    def _hears(self) -> None:
+        self.heard = time.monotonic()
+        if self._client is not None:
+            self._client.last_active = self._engine.clock.now
+
+    def _take_at_once(self, frames: FrameReader, data: bytes) -> bool:
+        """Apply and write what has just come, in the same turn of the loop: a leader with `replica-acks` waits for it.
+
+        False, and nothing is done, if there is anything to wait for, or anything wrong: the task sees to that.
+        """
+        writer = self._aof.writer
+        if not isinstance(writer, FollowerWriter) or writer.trouble is not None:
+            return False
+        try:
+            whole = frames.feed_whole(data)
+            if whole is None or not all(frame.logged for frame in whole):
+                return False
+            commands = [argv for frame in whole for argv in frame.commands]
+            if _may_need_files(commands) or self._meets_locks(commands):
+                return False
+            self._apply(commands)
+        except (ProtocolError, StorageError):
+            return False
+        self._hears()
+        writer.write_batches([frame.raw for frame in whole])
+        return True
+
+    async def _take(self, frames: list[Frame]) -> None:
+        """Batches that came together are applied together, between messages beside the log."""
+        batches: list[Frame] = []
+        count = 0
+        for frame in frames:
+            if frame.logged:
+                if _may_need_files(frame.commands):
+                    if missing := self._missing(frame.commands):
+                        await self._append(batches)
+                        batches = []
+                        await self._copy_named(missing)
+                    if _compacts(frame.commands):  # what it reads may be what the batches before it have written
+                        await self._append(batches)
+                        await self._append([frame], compacts=True)
+                        batches = []
+                        continue
+                batches.append(frame)
+                count += len(frame.commands)
+                if count >= SOME:
+                    await self._append(batches)
+                    batches, count = [], 0
+                    await asyncio.sleep(0)
+                continue
+            await self._append(batches)
+            batches = []
+            for argv in frame.commands:
                 self._hear(argv)
+        await self._append(batches)
+
+    async def _append(self, batches: list[Frame], compacts: bool = False) -> None:
+        """Apply batches, and append them to this server's log as they came."""
+        if not batches:
             return
-        if missing := self._missing(commands):
-            await self._copy_named(missing)
+        commands = [argv for frame in batches for argv in frame.commands]
+        read = await read_for_compaction(self._engine, commands) if compacts else []
+        await self._let_readers_end(commands)
         while (writer := self._aof.writer) is not None and writer.trouble is not None:
             await asyncio.sleep(0.1)  # the disk refuses, and memory must not get ahead of it for long
         if not isinstance(writer, FollowerWriter):
             raise StorageError(self._aof.folder, 0, "the log was turned off", "A replica needs it")
-        self._apply(commands)
-        writer.append_batches(frame.raw)
+        try:
+            with with_all(read):
+                self._apply(commands)
+        except StorageError:  # then none was
+            if len(batches) == 1:
+                raise
+            for batch in batches:  # those before it can be used
+                await self._append([batch])
+            raise
+        writer.append_batches([frame.raw for frame in batches])
+
+    async def _let_readers_end(self, commands: list[Argv]) -> None:
+        """Wait for threads that read what these commands change, but not for long.
+
+        After that `Replay` leaves the old values to them and goes on with copies. A wait is better: a copy is made on
+        the loop, and the order that a reader makes of a sorted set is lost with the old value.
+        """
+        until = time.monotonic() + READERS_PATIENCE
+        with suppress(StorageError):  # `_apply` will say so
+            while self._meets_locks(commands) and time.monotonic() < until:
+                await asyncio.sleep(0.001)
+
+    def _meets_locks(self, commands: list[Argv]) -> bool:
+        return self._replay.meets_locks(FEED, self._aof.feed.end, commands)
 
     def _apply(self, commands: list[Argv]) -> None:
-        """Run the commands of a batch, in one step for all clients."""
+        """Run commands, in one step for all clients."""
         engine, keyspace = self._engine, self._engine.keyspace
         engine.clock.refresh()
         failures = len(self._replay.failed)
@@ -317,7 +411,8 @@ class Follower:
         return missing
 
     def _hear(self, argv: Argv) -> None:
-        """A message beside the log."""
+        """A message beside the log. The leader sends none before this server has all that the leader has."""
+        self._has_caught_up = True
         if argv[0] == b"PUBLISH":
             self._engine.publications.publish(argv[1], argv[2])
         elif argv[0] == b"SPUBLISH":
@@ -351,3 +446,12 @@ class Follower:
             seconds = self._config.repl_timeout
             if self.state is State.CONNECTED and time.monotonic() - self.heard > seconds:
                 leader.abort(f"nothing came for {seconds} seconds")
+
+
+def _may_need_files(commands: list[Argv]) -> bool:
+    """Every batch is asked, so this is one look at each command."""
+    return b"TAPPLY" in {argv[0] for argv in commands}
+
+
+def _compacts(commands: list[Argv]) -> bool:
+    return any(argv[0] == b"TAPPLY" and argv[2] == b"COMPACT" for argv in commands)

@@ -38,6 +38,7 @@ class Roles:
         self.failover = Failover(engine, links, self._start_following, self.lead)
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
+        persistence.is_catching_up = self._is_catching_up
         self.on_lead: Callable[[], None] = lambda: None  # told when this server was a replica and writes by itself now
         if self._config.etcd:  # it waits for what its agent says
             self._set_following(True)
@@ -119,6 +120,9 @@ class Roles:
         self._links.on_written = self.follower.written
         self._task = self._loop.create_task(self.follower.run())
         self.link_changed()
+
+    def _is_catching_up(self) -> bool:
+        return self.follower is not None and self.follower.is_catching_up
 
     def end_following(self) -> None:
         follower, self.follower = self.follower, None

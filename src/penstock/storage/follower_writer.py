@@ -13,11 +13,17 @@ from penstock.storage.switching_writer import SwitchingWriter
 class FollowerWriter(SwitchingWriter):
     """See the top of this file. Its pieces are whole batches."""
 
-    def append_batches(self, data: bytes | memoryview) -> None:
+    def append_batches(self, batches: Batch) -> None:
         """Take whole batches."""
-        self._pieces.append(data)
+        self._pieces += batches
         if not self._planned and self.trouble is None:
             self._write_soon()
+
+    def write_batches(self, batches: Batch) -> None:
+        """Take whole batches, and write them now, or when the thread is done: the leader waits for them."""
+        self._pieces += batches
+        self.pending = self._planned = True
+        self._flush()
 
     def log(self, entries: list[LogEntry]) -> None:
         raise AssertionError(f"a replica changed something by itself: {entries[0][1][:2]!r}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from penstock.engine.declarations import REGISTRY, Argv, Command
+from penstock.engine.declarations import REGISTRY, Argv, Command, Handler
 from penstock.engine.dispatch import Engine
 from penstock.engine.observe.monitors import in_short
-from penstock.engine.run_handler import REPLAY, run_handler
+from penstock.engine.run_handler import REPLAY, handler_for
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.storage.files import StorageError
@@ -23,7 +23,7 @@ class Replay:
         self._engine = engine
         self._session = Session.of_server(engine)
         self.failed: list[str] = []  # why commands failed
-        self._plain: dict[bytes, Command] = {}  # those that came before, but for subcommands, MULTI, EXEC and SELECT
+        self._plain: dict[bytes, Handler] = {}  # those that came before, but for subcommands, MULTI, EXEC and SELECT
 
     def run(self, path: Path, offset: int, commands: list[Argv]) -> None:
         """Run commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps.
@@ -32,17 +32,27 @@ class Replay:
         """
         engine, session = self._engine, self._session
         try:
-            found = [(self._plain[argv[0]], argv) for argv in commands]
+            plain = self._plain
+            found = [(plain[argv[0]], argv) for argv in commands]
         except KeyError:
-            found = self._find(path, offset, commands)
-        for command, argv in found:
+            found = [(handler_for(command, REPLAY), argv) for command, argv in self._find(path, offset, commands)]
+        if engine.workers.jobs:
+            engine.lock_gate.spare_all_readers(session.db, self._find(path, offset, commands))
+        for handler, argv in found:
             try:
-                run_handler(engine, session, command, argv, REPLAY)
+                handler(session, argv)
             except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
                 self.failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
             except Exception as error:  # a bug of ours, which did not end the server at that time either
                 log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
                 self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
+
+    def meets_locks(self, path: Path, offset: int, commands: list[Argv]) -> bool:
+        """Whether threads read what these commands would change. StorageError as in `run`."""
+        engine = self._engine
+        if not engine.workers.jobs:
+            return False
+        return engine.lock_gate.meets_locks(self._session.db, self._find(path, offset, commands))
 
     def _find(self, path: Path, offset: int, commands: list[Argv]) -> list[tuple[Command, Argv]]:
         """Look each command up, with all that can be wrong with it."""
@@ -54,7 +64,7 @@ class Replay:
             if command is None or command.subcommands:
                 command = REGISTRY.find(argv)
             elif command is not select and command is not multi and command is not execute:
-                self._plain[argv[0]] = command
+                self._plain[argv[0]] = handler_for(command, REPLAY)
             if command is None:
                 name = argv[0].decode("utf-8", "replace")
                 raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")

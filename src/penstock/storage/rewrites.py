@@ -42,6 +42,7 @@ class Rewrites:
         aof.finish_installing = lambda: child.finish(self)
         aof.on_switch_failed = self._give_up
         self.files: KnownFiles | None = None  # told when the log has a new base
+        self.is_catching_up: Callable[[], bool] = lambda: False  # a replica that was away gets what it has missed
         self.scheduled = False
         self._waiting_since: float | None = None  # the log's thread was busy when it was to begin
         self.last_try = 0.0
@@ -96,6 +97,8 @@ class Rewrites:
             return False
         if not self._aof.manifest.base:
             return True
+        if self.is_catching_up():  # a base would be old at once, and all that comes waits for the sync at its beginning
+            return False
         grown_by = config.auto_aof_rewrite_percentage
         if not grown_by or writer.file.size < config.auto_aof_rewrite_min_size // 2:
             return False  # asks the disk about sizes only when there is a chance

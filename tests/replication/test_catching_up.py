@@ -1,0 +1,90 @@
+"""A replica that gets what came while it was away: much at once, from a leader that says no more than it must."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.replication.servers import Pair, Servers, servers
+from tests.support.waiting import wait_until
+
+from penstock.protocol.resp import pack
+from penstock.replication.follower import LITTLE, Follower
+from penstock.replication.frames import Frame, out_of_band
+from penstock.storage.batches import framed
+
+WELCOME = b"+PONG\r\n+OK\r\n*2\r\n$8\r\nCONTINUE\r\n$42\r\n%b:0\r\n" % (b"a" * 40)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Servers]:
+    with servers(tmp_path) as world:
+        yield world
+
+
+@contextlib.contextmanager
+def followed(replica: Pair) -> Iterator[socket.socket]:
+    """What a leader of that server sends by: whatever the server asks for, the feed goes on from where it is."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        replica.client.execute_command("REPLICAOF", "127.0.0.1", listener.getsockname()[1])
+        with listener.accept()[0] as leader:
+            leader.sendall(WELCOME)
+            yield leader
+            replica.client.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def test_the_log_is_not_rewritten_before_a_replica_has_caught_up(world: Servers) -> None:
+    replica = world.start("replica", auto_aof_rewrite_min_size=1, auto_aof_rewrite_percentage=1, hz=1)
+
+    def rewrites() -> int:
+        replica.server.call(lambda app: app.persistence.tick())
+        info = replica.client.info("persistence")
+        return int(info["aof_rewrites"] + info["aof_rewrite_in_progress"])
+
+    wait_until(lambda: replica.client.info("persistence")["aof_rewrite_in_progress"] == 0)
+    with followed(replica) as leader:
+        before = rewrites()
+        leader.sendall(b"".join(framed(pack(b"SET", b"%d" % number, b"x" * 1000)) for number in range(1000)))
+        wait_until(lambda: replica.client.get("999"))
+        assert rewrites() == before
+        leader.sendall(out_of_band(b"REPLCONF", b"GETACK", b"NEVER"))  # what a leader says when that was all
+        wait_until(lambda: rewrites() > before)
+
+
+def test_batches_before_one_that_cannot_be_used_are_applied(world: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    replica = world.start("replica")
+    batches = [pack(b"SET", b"a", b"1"), pack(b"OF.A.MODULE"), pack(b"SET", b"b", b"1")]
+    with caplog.at_level(logging.WARNING), followed(replica) as leader:
+        leader.sendall(b"".join(map(framed, batches)))
+        wait_until(lambda: "the command OF.A.MODULE is unknown" in caplog.text)
+        assert replica.client.mget("a", "b") == [b"1", None]
+        assert replica.info()["slave_repl_offset"] == len(framed(batches[0]))
+
+
+def test_little_is_applied_as_it_comes_and_much_by_the_task(world: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = world.start("replica")
+    taken: list[Frame] = []
+    take = Follower._take
+
+    async def noted(self: Follower, frames: list[Frame]) -> None:
+        taken.extend(frame for frame in frames if frame.logged)
+        await take(self, frames)
+
+    monkeypatch.setattr(Follower, "_take", noted)
+    little = framed(pack(b"SET", b"a", b"1"))
+    much = framed(pack(b"SET", b"b", b"x" * LITTLE))
+    with followed(replica) as leader:
+        wait_until(lambda: replica.info()["master_link_status"] == "up")
+        leader.sendall(little)
+        wait_until(lambda: replica.client.get("a"))
+        assert taken == []
+        leader.sendall(much)
+        wait_until(lambda: replica.client.get("b"))
+        assert [bytes(frame.raw) for frame in taken] == [much]
+        leader.sendall(little[:9])
+        leader.sendall(little[9:] + little)
+        wait_until(lambda: replica.info()["slave_repl_offset"] == 3 * len(little) + len(much))
