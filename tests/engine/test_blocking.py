@@ -144,6 +144,16 @@ def test_a_client_that_found_nothing_keeps_its_place(world: World) -> None:
     assert (first.sent, second.sent) == ([popped("k", "a")], [popped("k", "b")])
 
 
+def test_a_client_that_waited_changes_nothing_while_the_disk_refuses(world: World) -> None:
+    client = world.client()
+    client.run("BLPOP a 0")
+    world.engine.write_error = "Errors writing to the AOF file: full"
+    world.engine.call(world.pusher.session, REGISTRY.resolve([b"RPUSH", b"a", b"1"]), [b"RPUSH", b"a", b"1"])
+    world.engine.blocking.serve()
+    assert client.sent == [b"-MISCONF Errors writing to the AOF file: full\r\n"]
+    assert b"a" in world.engine.keyspace[0], "the element is still there"
+
+
 def test_empty_queues_are_forgotten(world: World) -> None:
     world.client("BLPOP a b c 0")
     world.pusher.run("RPUSH c 1")

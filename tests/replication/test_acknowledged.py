@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,9 @@ from tests.support.replication.servers import Servers, caught_up, servers
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
+from penstock.protocol.resp import pack
 from penstock.testing.redis import free_port
+from penstock.testing.shard import size_of_log
 
 
 @pytest.fixture
@@ -92,15 +97,25 @@ def test_a_replica_that_lives_and_does_not_get_on_holds_clients_up_for_a_while_o
     caught_up(leader, replica)
 
 
-def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "other").mkdir()
-    one = Process(tmp_path / "one", free_port(), options="--replica-acks 1 --min-replicas-max-lag 60")
-    other = Process(tmp_path / "other", free_port(), options=f"--replicaof 127.0.0.1 {one.port}")
+@contextmanager
+def a_leader_and_its_replica(folder: Path) -> Iterator[tuple[Process, Process]]:
+    """Two processes that have k = old."""
+    (folder / "one").mkdir()
+    (folder / "other").mkdir()
+    one = Process(folder / "one", free_port(), options="--replica-acks 1 --min-replicas-max-lag 60")
+    other = Process(folder / "other", free_port(), options=f"--replicaof 127.0.0.1 {one.port}")
     try:
         with redis.Redis(port=one.port) as client:
             wait_until(lambda: writes(client))
             client.set("k", "old")
+        yield one, other
+    finally:
+        one.kill()
+        other.kill()
+
+
+def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None:
+    with a_leader_and_its_replica(tmp_path) as (one, other):
         os.kill(other.process.pid, signal.SIGSTOP)
         answers: list[object] = []
 
@@ -124,11 +139,26 @@ def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None
         assert sorted(map(repr, answers)) == sorted(map(repr, [True, b"new"]))
         os.kill(other.process.pid, signal.SIGSTOP)
         writer = threading.Thread(target=ask, args=("SET", "k", "newer"))
+        before = size_of_log(tmp_path / "one")
         writer.start()
-        writer.join(0.2)
+        wait_until(lambda: size_of_log(tmp_path / "one") > before)  # it has run
         other.process.kill()
         writer.join()
         assert "too few replicas have it" in str(answers[-1]), "it may or may not be lost: the client knows"
-    finally:
-        one.kill()
-        other.kill()
+
+
+def test_a_leader_that_follows_another_answers_no_read_with_what_its_replica_lacks(tmp_path: Path) -> None:
+    with a_leader_and_its_replica(tmp_path) as (one, other):
+        os.kill(other.process.pid, signal.SIGSTOP)
+        with (
+            socket.create_connection(("127.0.0.1", one.port), timeout=60) as writer,
+            socket.create_connection(("127.0.0.1", one.port), timeout=60) as reader,
+        ):
+            writer.sendall(pack(b"SET", b"k", b"new"))
+            assert not select.select([writer], [], [], 0.2)[0]
+            reader.sendall(pack(b"GET", b"k"))
+            assert not select.select([reader], [], [], 0.2)[0]
+            writer.sendall(pack(b"REPLICAOF", b"127.0.0.1", b"%d" % free_port()))
+            answer = reader.recv(100)
+            assert answer == b"", "the next leader may lack it"
+            assert b"too few replicas have it" in writer.recv(1000)

@@ -62,10 +62,11 @@ def has_everything(leader: Limited, replica: Limited) -> bool:
 def test_wait_does_not_count_what_the_leaders_disk_refuses(both: tuple[Limited, Limited]) -> None:
     leader, replica = both
     leader.allow(10)
-    with leader.client.pipeline(transaction=False) as pipe:
-        pipe.set("k", "x" * 1000).execute_command("WAIT", 1, 300)
-        written, replicas = pipe.execute()
-    assert written and replica.client.get("k") is None
+    with leader.client.client() as client:  # one connection
+        with pytest.raises(redis.ResponseError, match="MISCONF Errors writing to the AOF file: File too large"):
+            client.set("k", "x" * 1000)
+        replicas = client.wait(1, 300)
+    assert leader.client.get("k") is not None and replica.client.get("k") is None
     assert replicas == 0
     leader.allow(None)
     assert leader.client.wait(1, 60_000) == 1, "the log has it when there is room again"

@@ -260,6 +260,23 @@ def test_what_only_the_deposed_leader_has_is_put_aside(world: Shard) -> None:
     assert b"unconfirmed" in kept.read_bytes()
 
 
+def test_a_change_that_only_the_leader_has_is_not_shown(world: Shard) -> None:
+    leader = world.leader
+    leader.call("SET", "k", "confirmed")
+    world.to_node[leader].cut()
+    with leader.client() as client:
+        with pytest.raises(RedisError, match="too few replicas have it"):
+            client.set("k", "unconfirmed")
+        wait_until(lambda: leader.info().get("role"))  # INFO is answered
+        for words in (["GET", "k"], ["EXISTS", "k"], ["EVAL", "return redis.call('GET', 'k')", "0"], ["SET", "k", "x"]):
+            with pytest.raises(redis.ResponseError, match=r"NOREPLICAS|READONLY"):
+                client.execute_command(*words)
+    wait_until(lambda: any(node.leads for node in world.others(leader)))
+    world.to_node[leader].mend()
+    wait_until(world.are_in_sync)
+    assert leader.call("GET", "k") == world.leader.call("GET", "k") == b"confirmed"
+
+
 def test_a_leader_that_no_node_can_reach_hands_over(world: Shard) -> None:
     leader = world.leader
     with Writers(world) as writers:
@@ -272,8 +289,11 @@ def test_a_leader_that_no_node_can_reach_hands_over(world: Shard) -> None:
 
 def test_a_leader_whose_disk_is_full_hands_over(world: Shard) -> None:
     leader = world.leader
-    with Writers(world) as writers:
+    with Writers(world) as writers, socket.create_connection(("127.0.0.1", leader.port), timeout=60) as idle:
+        idle.sendall(pack(b"PING"))
+        assert idle.recv(100) == b"+PONG\r\n"
         leader.limit_files(0)
+        assert idle.recv(100) == b"", "a client that asks on would read what no log has"
         wait_until(lambda: any(node.leads for node in world.others(leader)))
         writers.wait_for_some()
         assert leader.call("EXISTS", "probe") == 1, "reads are answered"

@@ -4,6 +4,7 @@ counters, log entries and data.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import encode, pack
 from penstock.server import inner_loop
+from penstock.storage.held_replies import send_all
 from penstock.testing.clock import ManualClock
 from penstock.types import codec
 
@@ -100,13 +102,13 @@ def _through_the_loop(
 
 
 def _whole_way(engine: Engine, session: Session, argv: Argv) -> tuple[bytes, bool]:
-    """A reply, and whether it acknowledges a change."""
+    """A reply, and whether it is marked because it acknowledges a change (otherwise the replies of a turn are)."""
     session.unconfirmed = False
     try:
         reply = encode(engine.execute(session, argv), session.protocol)
     except ReplyError as error:
         reply = encode(error, session.protocol)
-    return reply, session.unconfirmed
+    return reply, session.unconfirmed and engine.strict
 
 
 def _facts(engine: Engine) -> dict[str, Any]:
@@ -240,6 +242,56 @@ def test_replies_that_may_become_errors_say_how_many_they_are(kind: str) -> None
     [pieces], _, _ = _through_the_loop(KINDS[kind], [b"".join(pack(*argv) for argv in words)], "confirmed")
     assert b"".join(pieces) == b":1\r\n:2\r\n:3\r\n$-1\r\n"
     assert sum(piece.commands for piece in pieces if type(piece) is Unconfirmed) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_log_refuses_becomes_an_error_in_its_place(kind: str) -> None:
+    words = [
+        [b"SET", b"a", b"1"],
+        [b"INCR", b"a"],
+        [b"GET", b"a"],
+        [b"SET", b"b", b"x"],
+        [b"INCR", b"b"],  # fails
+        [b"SET", b"c", b"1"],
+        [b"HDEL", b"none", b"field"],  # changes nothing
+        [b"SET", b"d", b"1"],
+        [b"SET", b"e", b"1"],
+    ]
+    [pieces], _, _ = _through_the_loop(KINDS[kind], [b"".join(pack(*argv) for argv in words)], "confirmed")
+    as_it_is, refused = list[bytes](), list[bytes]()
+    send_all([(as_it_is.append, pieces)])
+    send_all([(refused.append, pieces)], b"-NO\r\n")
+    fails = b"-ERR value is not an integer or out of range\r\n"
+    assert as_it_is == [b"+OK\r\n:2\r\n$1\r\n2\r\n+OK\r\n%b+OK\r\n:0\r\n+OK\r\n+OK\r\n" % fails]
+    assert refused == [b"-NO\r\n-NO\r\n$1\r\n2\r\n-NO\r\n%b-NO\r\n:0\r\n-NO\r\n-NO\r\n" % fails]
+
+
+@pytest.mark.skipif(not inner_loop.COMPILED, reason="only the compiled loop joins replies")
+def test_replies_that_may_become_errors_are_joined() -> None:
+    sets = [pack(b"SET", b"a", b"%d" % number) for number in range(3)]
+    [pieces], _, _ = _through_the_loop(inner_loop.InnerLoop, [b"".join(sets)], "confirmed")
+    assert [(piece, type(piece), piece.commands) for piece in pieces] == [(b"+OK\r\n" * 3, Unconfirmed, 3)]
+
+
+@pytest.mark.skipif(not inner_loop.COMPILED, reason="only the compiled loop writes to the socket")
+def test_what_has_waited_is_written_behind_all_that_was_sent_before() -> None:
+    engine, _, _ = _engine("none")
+    loop: Any = inner_loop.InnerLoop(engine, RequestReader(), set())
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        assert loop.send_directly(b"one") == b"one"  # there is no socket
+        loop.descriptor = here.fileno()
+        assert loop.send_directly(b"two") == b""
+        loop.unsent = lambda: 1
+        assert loop.send_directly(b"three") == b"three"
+        assert there.recv(100) == b"two"
+        loop.unsent = lambda: 0
+        much = bytes(1 << 24)
+        rest = loop.send_directly(much)
+        assert 0 < len(rest) < len(much)
+        assert loop.send_directly(rest) == rest  # the socket takes no more
+        assert engine.stats.output_bytes == len(b"two") + len(much) - len(rest)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -162,6 +163,35 @@ def test_a_rewrite_keeps_what_was_written_before_during_and_after_it(tmp_path: P
     assert before == {b"0:n": b"102", b"0:during": b"1"}
     assert len(list((tmp_path / "appendonlydir").iterdir())) == 3, "old files were not removed"
     assert Life(tmp_path).close() == before
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_a_thread_frees_what_files_take_that_a_rewrite_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_threads: bool
+) -> None:
+    chores: list[Callable[[], object]] = []
+
+    def take(compute: Callable[[], object], over: Callable[[], None], for_disk: bool = False) -> bool:
+        if has_threads:
+            chores.append(compute)
+        return has_threads
+
+    def held() -> int:
+        links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return sum(link.startswith(str(tmp_path)) and link.endswith("(deleted)") for link in links)
+
+    life = Life(tmp_path)
+    monkeypatch.setattr(life.engine.workers, "in_background", take)
+    life.run("SET a 1")
+    old = {path.name for path in (tmp_path / "appendonlydir").iterdir() if path.suffix != ".manifest"}
+    assert life.persistence.start_rewrite()
+    life.wait_for_child()
+    assert not old & {path.name for path in (tmp_path / "appendonlydir").iterdir()}, "the names are gone at once"
+    assert len(chores) == held() == (2 if has_threads else 0), "the base and the increment"
+    for chore in chores:
+        chore()
+    assert held() == 0
+    life.close()
 
 
 def test_a_crash_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:

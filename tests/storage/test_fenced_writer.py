@@ -22,7 +22,7 @@ class Loop:
     def __init__(self) -> None:
         self._next: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         self._next.append(callback)
 
     call_soon_threadsafe = call_soon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from tests.support.storage.life import Life
 
 from penstock.storage import manifest as manifests
+from penstock.storage import saves
 from penstock.storage.folder_lock import FolderUnusable
 from penstock.storage.precedence import OlderData
 
@@ -31,6 +33,10 @@ def without_marks(folder: Path) -> None:
     """The log as an older version left it."""
     path = folder / "appendonlydir/appendonly.aof.manifest"
     path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("#state")))
+
+
+def refuse(*paths: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def values(folder: Path, **directives: str) -> dict[bytes, object]:
@@ -124,6 +130,28 @@ def test_an_older_log_is_not_read_when_the_snapshot_went_on(tmp_path: Path, late
     assert values(tmp_path) == {b"0:a": b"1"}
 
 
+@pytest.mark.parametrize("line", ["SET a 1", "PING"])
+def test_a_server_that_ran_without_its_log_and_changed_nothing_may_have_it_again(tmp_path: Path, line: str) -> None:
+    life = Life(tmp_path, save=RULES)
+    life.run(line)
+    life.close()
+    before = life.data
+    for _ in range(2):
+        life = Life(tmp_path, appendonly="no", save=RULES)
+        life.run("GET a")
+        life.close()
+    life = Life(tmp_path, save=RULES)
+    life.run("CONFIG SET appendonly no", "GET a")
+    life.wait_for_child()
+    life.close()
+    assert values(tmp_path, save=RULES) == before
+    life = Life(tmp_path, appendonly="no", save=RULES)
+    life.run("SET a 2")
+    life.close()
+    with pytest.raises(OlderData, match=LOG_LACKS):
+        Life(tmp_path, save=RULES)
+
+
 def test_the_remedy_for_an_older_log_makes_a_new_one(tmp_path: Path) -> None:
     life = Life(tmp_path, save=RULES)
     life.run("SET a 1")
@@ -183,6 +211,30 @@ def test_a_base_that_was_written_while_the_log_was_off_is_newer_than_the_snapsho
 def test_a_log_that_was_turned_off_is_not_rewritten_before_a_snapshot_has_what_it_has(tmp_path: Path) -> None:
     life = Life(tmp_path, save=RULES)
     life.run("SET a 1", "SAVE", "SET a 2", "CONFIG SET appendonly no", "BGREWRITEAOF")
+    while not life.persistence.info()["aof_rewrites"]:
+        life.persistence.tick()
+        life.loop.run()
+    killed(life)
+    assert values(tmp_path, appendonly="no", save=RULES) == {b"0:a": b"2"}
+
+
+def test_a_log_that_was_turned_off_stays_until_a_snapshot_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path, save=RULES)
+    life.run("SET a 1", "SAVE", "SET a 2")
+    monkeypatch.setattr(saves, "install", refuse)
+    life.run("CONFIG SET appendonly no", "BGREWRITEAOF")
+    while life.persistence.info()["rdb_last_bgsave_status"] == "ok":
+        life.persistence.tick()
+        life.loop.run()
+    life.persistence.tick()
+    assert life.persistence._child.running is None, "neither a rewrite, nor the next try at once"
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    with pytest.raises(OlderData, match=SNAPSHOT_LACKS):
+        Life(tmp_path / "copy", appendonly="no", save=RULES)
+    monkeypatch.undo()
+    monkeypatch.setattr(saves, "RETRY_SECONDS", 0)
     while not life.persistence.info()["aof_rewrites"]:
         life.persistence.tick()
         life.loop.run()

@@ -24,7 +24,7 @@ class StepLoop:
         self._callbacks: deque[Callable[[], None]] = deque()
         self._came = threading.Semaphore(0)
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         self._callbacks.append(callback)
 
     def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
@@ -167,6 +167,52 @@ def test_a_refused_write_is_answered_with_an_error_and_kept(always: Bench) -> No
     assert always.keys == [b"before", b"refused"], "memory and log do not agree again"
 
 
+def test_a_change_that_comes_while_the_disk_refuses_is_not_acknowledged(always: Bench) -> None:
+    always.disk.failing = True
+    always.set(b"refused")
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    always.set(b"late")  # a thread had begun it before
+    always.reply(b"a read")
+    refused = b"-MISCONF Errors writing to the AOF file: Input/output error\r\n"
+    assert always.sent == [refused, refused, b"a read"]
+    always.writer._last_try = 0.0
+    always.writer.tick()  # the thread tries again
+    always.set(b"later")
+    always.reply(b"a read")
+    assert always.sent[3:] == [refused, b"a read"], "they do not wait for it"
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    always.disk.failing = False
+    always.disk.gate.release()
+    always.writer.drain()
+    assert always.keys == [b"refused", b"late", b"later"]
+    assert not always.writer.pending
+
+
+def fail_to_sync(everysec: Bench) -> None:
+    """Have a change written, and its sync fail."""
+    everysec.set(b"a")
+    everysec.loop.run()
+    everysec.disk.failing = True
+    everysec.disk.gate.release()
+    everysec.writer._last_sync = 0.0
+    everysec.writer.tick()
+    everysec.loop.run_next_from_thread()
+
+
+def test_what_came_after_a_failed_sync_is_written_when_there_is_a_new_base(everysec: Bench) -> None:
+    fail_to_sync(everysec)
+    everysec.set(b"late")
+    assert everysec.sent[1:] == [b"-MISCONF Errors writing to the AOF file: Input/output error\r\n"]
+    everysec.writer.recovered()
+    everysec.reply(b"a read")
+    everysec.loop.run()
+    assert everysec.sent[2:] == [b"a read"]
+    assert everysec.keys == [b"a", b"late"]
+
+
 def test_only_replies_that_acknowledge_a_change_become_errors(always: Bench) -> None:
     always.disk.failing = True
     always.writer.log([(0, [b"SET", b"a", b"1"])])
@@ -234,13 +280,7 @@ def test_a_sync_that_is_under_way_when_the_next_is_due_is_counted_once(everysec:
 
 
 def test_a_failed_sync_asks_for_a_rewrite(everysec: Bench) -> None:
-    everysec.set(b"a")
-    everysec.loop.run()
-    everysec.disk.failing = True
-    everysec.disk.gate.release()
-    everysec.writer._last_sync = 0.0
-    everysec.writer.tick()
-    everysec.loop.run_next_from_thread()
+    fail_to_sync(everysec)
     assert everysec.writer.needs_rewrite and not everysec.writer.sync_works
     assert everysec.troubles == ["Input/output error"]
     everysec.disk.failing = False

@@ -218,6 +218,7 @@ class Engine:
         self.workers = Workers(self)
         self.publications = Publications()
         self.scripting = Scripting(self)
+        self.give_replies: Callable[[], None] = lambda: None  # give `commit` all replies that were not given to it yet
         self.meanwhile: Callable[[], None] = lambda: None  # serve other clients while a script holds the loop
         self.monitors = Monitors(self)
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call is one atomic unit
@@ -239,8 +240,9 @@ class Engine:
         self.following = False  # a replica: everything that changes comes from its leader
         self.stale = False  # a replica without its leader, which is to answer nothing then
         self.lacks_replicas = False  # fewer than min-replicas-to-write
+        self.hides_unconfirmed = False  # memory has changes that no replica has, which may be lost
         self.gates: list[Gate] = [
-            self._gate_auth, self._gate_acl, self._gate_loading, self._gate_replication, self._gate_disk,
+            self._gate_auth, self._gate_acl, self._gate_loading, self._gate_replication, self.require_disk,
             self._gate_memory, self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
@@ -287,6 +289,12 @@ class Engine:
         self.scripts_gated = bool(self._gate_reasons - {BUSY_SCRIPT})
         self._choose_fast()
 
+    def hide_unconfirmed(self, on: bool) -> None:
+        """Whether reads are refused, because they could show changes that no replica has."""
+        if on != self.hides_unconfirmed:
+            self.hides_unconfirmed = on
+            self.require_gates("unconfirmed", on)
+
     def _choose_fast(self) -> None:
         if self._gate_reasons == {LEASED} and self.commit is not None:
             self.fast = self._fast_ungated
@@ -297,6 +305,8 @@ class Engine:
 
     def log_to(self, commit: Commit | None, strict: bool = False) -> None:
         """Log every change from now on, or none; with `strict`, mark the replies that acknowledge one."""
+        if commit is None or (commit is self.commit and strict and not self.strict):
+            self.give_replies()  # which still belong to the log as it is
         self.log = None if commit is None else commit.log
         self.commit = commit
         self.strict = strict
@@ -440,6 +450,8 @@ class Engine:
             self.refuse_as_replica(command, argv)
         elif self.lacks_replicas and command.may_write(argv):
             raise NoReplicas
+        if self.hides_unconfirmed and (command.writes or Flag.READONLY in command.flags):
+            raise NoReplicas("Not enough good replicas to read: some changes are only here, and may be lost.")
         if self.stale and Flag.STALE not in command.flags:
             raise MasterDown
 
@@ -449,7 +461,8 @@ class Engine:
         if command.may_write(argv):
             raise ReadOnly("You can't write against a read only replica.")
 
-    def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
+    def require_disk(self, session: Session, command: Command, argv: Argv) -> None:
+        """Refuse a change that the disk would not take; also by a command that waited, and is run again."""
         if self.write_error is not None and command.may_write(argv):
             if self.leadership is not None:  # perhaps another server leads by now, and its disk has room
                 self.leadership.check(session, command, argv)

@@ -8,9 +8,10 @@ as `Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
 - no keys that are locked or queued for: the loop hands a command over if an argument is a busy name
 - no threads: a handler that has work for one raises LongWay, and the command starts again on the whole way
 - time is sampled (observe/statistics.py), and the latency monitor sees what is timed
-- the lease of a server of a shard: handlers that write are wrapped in `_leased`, which asks as the gate does
+- the lease of a server of a shard: handlers that write are wrapped in `_leased`, which asks as the gate does, or ask
+  for it in `_logged_and_marked`
 - the log: handlers that write are wrapped in `_logged`, which does what `run_handler` does for it. Where a reply may
-  become an error afterwards (`engine.strict`), it comes out of `_marked` as bytes that say so
+  become an error afterwards (`engine.strict`), it comes out of `_logged_and_marked` as bytes that say so
 
 tests/server/test_fast_path.py sends the same commands both ways, through both inner loops, and compares the replies,
 the counters, the log and the data. Scripts and ONCE use the table too, to know which commands need no gates.
@@ -22,9 +23,10 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
 from penstock.engine.session import Unconfirmed
@@ -62,24 +64,34 @@ def fast_table(stats: Stats) -> FastTable:
     """Every command that the inner loop may run without gates, in both cases a client is likely to write."""
     table: FastTable = {}
     for name, command in REGISTRY.by_name.items():
-        brief = Flag.BRIEF in command.flags
-        quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
-        if (brief or quick) and command.keys and command.beyond is None:  # it reaches no further than its arguments
-            if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
-                continue  # it is not worth a rule of its own which of its keys were there
+        if (declared := _declared(command)) is not None:
             table[name] = table[name.lower()] = FastCommand(
                 command=command,
                 handler=command.handler,
-                low=command.low,
-                high=command.low if brief else command.high,
                 counters=stats.calls[command.name],
                 together=command.together,
-                reads=command.reads[0].last if command.reads else 0,
-                timed=brief or (not command.writes and Flag.FAST not in command.flags),
-                brief=brief,
-                last_key=_last_key(command),
+                **declared,
             )
     return table
+
+
+@functools.cache
+def _declared(command: Command) -> dict[str, Any] | None:
+    """The fields of a row that follow from the declaration; None if the inner loop must not run the command."""
+    brief = Flag.BRIEF in command.flags
+    quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
+    if not (brief or quick) or not command.keys or command.beyond is not None:  # it reaches further than its arguments
+        return None
+    if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
+        return None  # it is not worth a rule of its own which of its keys were there
+    return {
+        "low": command.low,
+        "high": command.low if brief else command.high,
+        "reads": command.reads[0].last if command.reads else 0,
+        "timed": brief or (not command.writes and Flag.FAST not in command.flags),
+        "brief": brief,
+        "last_key": _last_key(command),
+    }
 
 
 def _last_key(command: Command) -> int:
@@ -95,17 +107,16 @@ def with_log(table: FastTable, engine: Engine, append: Callable[[int, Argv], Non
         if known.brief or not known.command.writes:
             rows[name] = known
             continue
-        handler = _logged(engine, known.handler, append)
-        row = known._replace(handler=_marked(engine, handler) if strict else handler)
+        row = known._replace(handler=(_logged_and_marked if strict else _logged)(engine, known.handler, append))
         if known.command.together is not None:
             together = _logged_together(engine, known.command.together)
             row = row._replace(together=_marked_together(engine, together) if strict else together)
-        rows[name] = row if engine.leadership is None else _leased(engine.leadership, row)
+        rows[name] = row if engine.leadership is None else _leased(engine.leadership, row, strict)
     return rows
 
 
-def _leased(leadership: Leadership, row: FastCommand) -> FastCommand:
-    """A row that is asked for its lease first, as the gates do."""
+def _leased(leadership: Leadership, row: FastCommand, strict: bool) -> FastCommand:
+    """A row that is asked for its lease first, as the gates do; with `strict` its handler does that itself."""
     check, handler, together = leadership.check_write, row.handler, row.together
 
     def run(session: Session, argv: Argv) -> Reply:
@@ -117,7 +128,7 @@ def _leased(leadership: Leadership, row: FastCommand) -> FastCommand:
         check()
         return together(session, commands)
 
-    return row._replace(handler=run, together=None if together is None else run_together)
+    return row._replace(handler=handler if strict else run, together=None if together is None else run_together)
 
 
 def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
@@ -139,6 +150,30 @@ def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None
     return run
 
 
+def _logged_and_marked(engine: Engine, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
+    """The same, and its reply is marked if it acknowledges a change. The lease is asked for here: a call less."""
+    keyspace, leadership = engine.keyspace, engine.leadership
+
+    def run(session: Session, argv: Argv) -> Reply:
+        if leadership is not None and not (leadership.leading and leadership.ready and leadership.holds()):
+            leadership.check_write()
+        before = keyspace.dirty
+        session.effects = None
+        try:
+            reply = handler(session, argv)
+        finally:
+            if changed := keyspace.dirty != before:
+                if session.effects is None:
+                    append(session.db.index, argv)
+                else:
+                    engine.propagate(session.db, session.effects)
+        if not changed:
+            return reply
+        return _MARKED_OK if reply is OK else Unconfirmed(encode(reply, session.protocol))
+
+    return run
+
+
 def _logged_together(engine: Engine, together: Together) -> Together:
     """The same for several calls at once, which say themselves what to log (`session.log`)."""
 
@@ -149,20 +184,6 @@ def _logged_together(engine: Engine, together: Together) -> Together:
         finally:
             if session.effects is not None:
                 engine.propagate(session.db, session.effects)
-
-    return run
-
-
-def _marked(engine: Engine, handler: Handler) -> Handler:
-    """A handler whose reply is marked if it acknowledges a change."""
-    keyspace = engine.keyspace
-
-    def run(session: Session, argv: Argv) -> Reply:
-        before = keyspace.dirty
-        reply = handler(session, argv)
-        if keyspace.dirty == before:
-            return reply
-        return _MARKED_OK if reply is OK else Unconfirmed(encode(reply, session.protocol))
 
     return run
 

@@ -18,6 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from time import clock_gettime_ns
 from typing import TYPE_CHECKING
 
 from penstock.engine.pause import writes
@@ -42,7 +43,7 @@ _DEADLINE, _SIGN_OF_LIFE = 0, 1
 
 def now() -> int:
     """Nanoseconds of the clock that deadlines are counted by."""
-    return time.clock_gettime_ns(_CLOCK)
+    return clock_gettime_ns(_CLOCK)
 
 
 class SharedClock:
@@ -68,6 +69,10 @@ class SharedClock:
     def deadline(self, moment: int) -> None:
         self._numbers[_DEADLINE] = moment
 
+    def holds(self) -> bool:
+        """Whether it is before the deadline."""
+        return self._numbers[_DEADLINE] > clock_gettime_ns(_CLOCK)
+
     @property
     def sign_of_life(self) -> int:
         """When the server was last known to run. The server sets it."""
@@ -83,14 +88,11 @@ class Leadership:
 
     def __init__(self, clock: SharedClock) -> None:
         self.clock = clock
+        self.holds = clock.holds  # whether the lease holds for certain
         self.leading = False  # the agent's last order was to lead, and the lease has not run out since
         self.ready = False  # enough replicas were there once since then, or were waited for long enough
         self.on_lapse: Callable[[], None] = lambda: None  # what is to be done when it turns out that the lease is over
         self.on_trouble: Callable[[], None] = lambda: None  # the disk refuses what was written
-
-    def holds(self) -> bool:
-        """Whether the lease holds for certain."""
-        return self.clock.deadline > now()
 
     @property
     def milliseconds_left(self) -> int:

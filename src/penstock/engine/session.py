@@ -53,6 +53,10 @@ class Unconfirmed(bytes):
         return made
 
 
+CHANGED = Unconfirmed.of(0, b"")
+"""Behind replies of which some acknowledge a change, without a mark for each: if the disk refuses it, the client gets
+none of them, and its connection is closed.
+"""
 LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
 """Given in place of replies that may not leave any more: the connection is closed, and nothing is sent."""
 
@@ -238,7 +242,8 @@ class Session:
         will touch. `compute` reads those values and nothing else: no keyspace, no session, no clock. `commit` changes
         data, says what to log if that is not the command itself, and gives the reply.
 
-        If there is enough work, and the session may wait, `compute` runs in a thread (workers.py). The values do not
+        If there is enough work, and the session may wait, `compute` runs in a thread (workers.py) or, if it is
+        `InSteps`, on the loop between the commands of others (loop_steps.py). The values do not
         change during that if their keys are in the command's declaration: others are not locked. `lock=False` locks
         none, for a `compute` that works on a copy, or on immutable values.
         """
@@ -324,8 +329,12 @@ class Session:
     def unblocked(self, reply: bytes | RawPieces, silent: bool) -> None:
         """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
         if not silent and not self.muted:
-            if self.unconfirmed and not isinstance(reply, StreamedPieces):
+            marked = self.unconfirmed and not isinstance(reply, StreamedPieces)
+            large = isinstance(reply, RawPieces)
+            if marked and (self.engine.strict or not large):
                 reply = Unconfirmed(b"".join(reply.pieces) if isinstance(reply, RawPieces) else reply)
             self.output.send(reply)
+            if marked and large and not self.engine.strict:
+                self.output.send(CHANGED)
         self.unconfirmed = False
         self.output.resume()

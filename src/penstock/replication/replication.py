@@ -22,6 +22,7 @@ from penstock.replication.links import Links
 from penstock.replication.roles import Roles
 from penstock.replication.shard import MANAGED, Shard
 from penstock.replication.waits import Waits
+from penstock.storage.fenced_writer import FencedWriter
 from penstock.storage.persistence import Persistence
 from penstock.storage.writer import NOT_CONFIRMED
 
@@ -108,8 +109,22 @@ class Replication:
             engine.require_gates("too few replicas", lacks)
             if not lacks:
                 self._links.wait_for_all()
-            elif self._aof.writer is not None:
-                self._aof.writer.confirm(sys.maxsize, NOT_CONFIRMED)
+                if not engine.following:
+                    engine.hide_unconfirmed(False)
+        if lacks:  # also for what the log got since
+            self._refuse_unconfirmed()
+
+    def _refuse_unconfirmed(self) -> None:
+        """Too few replicas follow: clients do not wait for them.
+
+        The leader of a shard may hand over to a node that lacks what only this server has, so it does not show that.
+        """
+        writer = self._aof.writer
+        if not isinstance(writer, FencedWriter):
+            if writer is not None:
+                writer.confirm(sys.maxsize, NOT_CONFIRMED)
+        elif writer.refuse_unconfirmed() and self._config.replica_acks:
+            self._engine.hide_unconfirmed(True)
 
     # -- what replicas ask for --------------------------------------------------------------------------------
 

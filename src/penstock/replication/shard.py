@@ -8,7 +8,7 @@ The agent (shard/agent.py) is the parent of this process. They talk in lines of 
     server    {"wish": {"n1": log, "n2": log}, "number": 1}     the in-sync set that etcd is to hold
     agent     {"in_sync": {...} | null, "number": 1}            what it holds for certain; null if that is not known
     agent     {"removed": ["n3"]}                               an operator has removed these
-    server    {"lapsed": 3} | {"hand_over": "n2"} | {"log": log} | {"lacks": true}
+    server    {"lapsed": 3} | {"hand_over": "n2"} | {"log": log} | {"lacks": true} | {"ending": true}
 
 The epoch counts leaders. A replica says in which epoch it follows, and in each acknowledgement; a server that does not
 lead in that epoch refuses it. All connections of an epoch end with it, at both ends, so nothing that is sent in one
@@ -20,6 +20,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -105,6 +106,8 @@ class Shard:
     def stop(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
+            with contextlib.suppress(OSError):  # the agent may be what has ended
+                self._socket.send(json.dumps({"ending": True}).encode() + b"\n")
             self._socket.close()
 
     def tick(self) -> None:
@@ -225,6 +228,7 @@ class Shard:
         if not leadership.ready and (in_sync.connected >= self._config.replica_acks or in_sync.is_past_grace):
             leadership.ready = True
             self._links.wait_for_all()
+            self._engine.hide_unconfirmed(False)
         if self._lacks != self.lacks_replicas:
             self._lacks = self.lacks_replicas
             self._tell(lacks=self._lacks)
@@ -327,6 +331,9 @@ class Shard:
         if heir:
             log.error("the log of this leader cannot be written: handing over to %s", heir)
             self._end_leading()
+            for session in list(self._engine.sessions.values()):  # reads here would show what no log has
+                if session.link is None and session.waiter is None:
+                    session.output.close(after_reply=False)
             self._tell(hand_over=heir)
             self._loop.call_soon(self.lapse)  # not in the middle of a batch
 
@@ -347,6 +354,7 @@ class Shard:
 
     def continues(self) -> None:
         self.identity.continues(self.epoch)
+        self._engine.hide_unconfirmed(False)
 
     def copies(self) -> None:
         self.identity.renew()

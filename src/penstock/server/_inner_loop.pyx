@@ -93,6 +93,7 @@ cdef struct Block:
     Py_ssize_t used
     Py_ssize_t size
     bint on_heap
+    Py_ssize_t unconfirmed  # commands whose replies these are, if all of them are Unconfirmed; else 0
 
 
 cdef int grow(Block *block, Py_ssize_t more) except -1:
@@ -188,8 +189,9 @@ cdef inline long long nanoseconds():
 
 cdef int empty_into(Block *block, list out) except -1:
     if block.used:
-        out.append(PyBytes_FromStringAndSize(block.start, block.used))
-        block.used = 0
+        replies = PyBytes_FromStringAndSize(block.start, block.used)
+        out.append(_Unconfirmed.of(block.unconfirmed, replies) if block.unconfirmed else replies)
+        block.used = block.unconfirmed = 0
     return 0
 
 
@@ -200,6 +202,8 @@ cdef class InnerLoop:
     cdef readonly RequestReader reader
     cdef public list out
     cdef public Py_ssize_t ran
+    cdef public long long dirty
+    cdef object keyspace
     cdef public bint running, held_back
     cdef public int descriptor  # of a plain socket, for writing to it directly; -1 for any other
     cdef public object unsent  # () -> bytes that the transport has not sent yet
@@ -228,6 +232,8 @@ cdef class InnerLoop:
         self.real_clock = type(engine.clock) is Clock
         self.stats = engine.stats
         self.tally = engine.stats.tally
+        self.keyspace = engine.keyspace
+        self.dirty = -1
         self.ready = engine.keyspace.ready
         self.busy = engine.busy_names.table
 
@@ -279,6 +285,7 @@ cdef class InnerLoop:
             self.session.last_active = self.clock.refresh()
         self.running = True
         self.ran = 0
+        self.dirty = self.keyspace.dirty
         try:
             while True:
                 argv = self.run_fast()
@@ -292,6 +299,7 @@ cdef class InnerLoop:
         self.running = False
         if self.out or self.others or self.reader.holds_much():
             self.finish()
+        self.dirty = -1
 
     cdef int send(self, Block *block) except -1:
         """Write to the socket now; what it does not take stays for the transport."""
@@ -301,6 +309,17 @@ cdef class InnerLoop:
             block.used -= sent
             memmove(block.start, block.start + sent, block.used)
         return 0
+
+    def send_directly(self, bytes data not None):
+        """See inner_loop.InnerLoop.send_directly."""
+        cdef ssize_t sent
+        if self.descriptor < 0 or self.unsent():
+            return data
+        sent = write(self.descriptor, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if sent <= 0:
+            return data
+        self.tally.data.as_longlongs[OUTPUT_BYTES] += sent
+        return data[sent:]
 
     cdef list gather(self, list argv):
         """The command and those behind it that may run together with it; the one after them waits in `following`."""
@@ -363,6 +382,7 @@ cdef class InnerLoop:
         block.used = 0
         block.size = STACK
         block.on_heap = False
+        block.unconfirmed = 0
         try:
             while True:
                 if self.following is None:
@@ -398,6 +418,8 @@ cdef class InnerLoop:
                     if rejected:
                         raise wrong_arity(argv[0].decode().lower())
                     reply = entry[HANDLER](session, argv) if copies == 1 else entry[TOGETHER](session, run)
+                    if block.unconfirmed and type(reply) is not _Unconfirmed:
+                        empty_into(&block, self.out)
                     if reply is _OK:
                         put(&block, b"+OK\r\n", 5)
                     elif PyBytes_CheckExact(reply):
@@ -429,9 +451,16 @@ cdef class InnerLoop:
                             else:
                                 put_piece(&block, raw)
                     elif type(reply) is _Unconfirmed:
-                        empty_into(&block, self.out)
-                        self.out.append(reply)
-                        gathered += len(reply)
+                        size = PyBytes_GET_SIZE(reply)
+                        if not block.unconfirmed:
+                            empty_into(&block, self.out)
+                        if size > STACK or not (block.used or reader.holds_more()):  # none to join it with
+                            empty_into(&block, self.out)
+                            self.out.append(reply)
+                            gathered += size
+                        else:
+                            put(&block, PyBytes_AS_STRING(reply), size)
+                            block.unconfirmed += <Py_ssize_t>reply.commands
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
@@ -440,6 +469,8 @@ cdef class InnerLoop:
                     return argv
                 except Exception as error:
                     reply = None
+                    if block.unconfirmed:
+                        empty_into(&block, self.out)
                     if isinstance(error, _ReplyError):
                         counters[REJECTED if rejected else FAILED] += copies
                     for size in range(copies):
@@ -472,6 +503,8 @@ cdef class InnerLoop:
                 if block.used + gathered > RELIEF:
                     gathered = 0
                     empty_into(&block, self.out)
+                    self.ran += ran
+                    ran = 0
                     self.flush()
                     if self.held_back:
                         return _MORE

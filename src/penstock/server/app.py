@@ -65,6 +65,7 @@ class App:
         self.listeners = Listeners(config, self.acceptor.serve, self.acceptor.stop)
         self._choose_port = choose_port
         self.engine.meanwhile = BusyScriptSockets(self).look
+        self.engine.give_replies = self._give_replies
         self._cron: asyncio.Task[None] | None = None
         self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
         self.persistence = Persistence(self.engine, self.loop, self.halt)  # says LOADING until it has loaded
@@ -103,6 +104,10 @@ class App:
         self._flush_scheduled = False
         while self.to_flush:
             self.to_flush.pop().flush()
+
+    def _give_replies(self) -> None:
+        for connection in list(self.connections):
+            connection.flush()
 
     def resume_soon(self, connection: Connection) -> None:
         """Have a connection continue; many that waited for the same thing do so one after the other."""

@@ -184,14 +184,15 @@ class Connection(Replies):
             reply = error.as_reply()
         except Exception as error:
             reply = Raw(self.fail(argv, error))
+        marked = session.unconfirmed and self.engine.strict
         if reply is not NO_REPLY and not session.skipping and not session.muted:
             if type(reply) is StreamedPieces:
                 self._stream(reply)
-            elif type(reply) is RawPieces and not session.unconfirmed:
+            elif type(reply) is RawPieces and not marked:
                 self._send_pieces(reply)
             else:
                 data = encode(reply, session.protocol)
-                self.out.append(Unconfirmed(data) if session.unconfirmed else data)
+                self.out.append(Unconfirmed(data) if marked else data)
                 self._gathered += len(data)
             if self._gathered > RELIEF:
                 self.flush()
@@ -246,7 +247,11 @@ class Connection(Replies):
         """Run the command that a pause held back; whether the commands behind it may run too."""
         self.session.postponed = None
         self.running = True
+        self.ran, self.dirty = 1, self.engine.keyspace.dirty
         go_on = self.execute(argv)
+        if self.out:
+            self.flush()  # `run` has commands of its own
+        self.dirty = -1
         self.running = False
         if not go_on:
             self.finish()

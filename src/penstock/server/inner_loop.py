@@ -9,7 +9,8 @@ only save time:
 
 - gather: several commands with the same name and key run as one, where the declaration has `together` for that
 - receive: the rest of a long argument is read from the socket directly to its place
-- send: replies are written to the socket at the end of a chunk, without the transport
+- send: replies are written to the socket without the transport, at the end of a chunk, or when they have waited for the
+  log and for replicas (`send_directly`)
 
 Both run handlers without `run_handler`; engine/fast_path.py says what they must do in its place.
 """
@@ -17,12 +18,12 @@ Both run handlers without `run_handler`; engine/fast_path.py says what they must
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.compiled import use_compiled
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import Argv, Command
 from penstock.engine.dispatch import Engine
@@ -88,6 +89,7 @@ class InnerLoop(Hooks):
         self.unsent: Callable[[], int] = lambda: 0  # bytes that the transport has not sent yet
         self.out: list[bytes | memoryview] = []
         self.ran = 0  # commands since `run` began
+        self.dirty = -1  # changes of all clients when `run` began; -1 while it does not run
         self.running = False
         self.held_back = False
 
@@ -105,6 +107,7 @@ class InnerLoop(Hooks):
         self.session.last_active = engine.clock.refresh()
         self.running = True
         self.ran = 0
+        self.dirty = engine.keyspace.dirty
         try:
             while True:
                 argv = self._run_fast()
@@ -125,6 +128,7 @@ class InnerLoop(Hooks):
             self.refuse(str(error))
         self.running = False
         self.finish()
+        self.dirty = -1
 
     def _run_fast(self) -> Any:
         """Run FAST commands as long as they come; the first other thing taken from the reader.
@@ -213,6 +217,10 @@ class InnerLoop(Hooks):
             if ran is not None:
                 session.last_command = ran.name
 
+    def send_directly(self, data: bytes) -> bytes:
+        """Write to the socket now, if that is open and all that came before was sent; the rest, for the transport."""
+        return data
+
     def _counted(self, error: ReplyError) -> bytes:
         self.engine.stats.count_error(error)
         return b"-%b\r\n" % error.wire()
@@ -224,13 +232,6 @@ class InnerLoop(Hooks):
             self.engine.notice(self.session, known.command, argv, took)
 
 
-COMPILED = False
-if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
-    try:
-        from penstock.server._inner_loop import InnerLoop
-
-        COMPILED = True
-    except ImportError:
-        pass
+COMPILED = use_compiled(globals(), "penstock.server._inner_loop", "InnerLoop")
 
 __all__ = ["COMPILED", "MUCH_INPUT", "RELIEF", "WORTH_COPYING", "InnerLoop", "is_command"]

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.engine.session import LOST
+from penstock.engine.session import CHANGED, LOST, Unconfirmed
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, StreamedPieces
 from penstock.server.chunks import Chunks, Pieces
@@ -140,12 +140,14 @@ class Replies(InnerLoop):
         commit = engine.commit
         if commit is not None and commit.pending:
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
-            write = self._write
+            write, replies = self._write, out.copy()
+            if self.dirty >= 0 and self.dirty != engine.keyspace.dirty and not engine.strict:
+                self._mark(replies)
             if size > WORTH_COPYING or self._pushed:
                 self._pushed = False
                 self._owed += size
                 write = partial(self._write_owed, size)
-            commit.hold(write, out.copy())
+            commit.hold(write, replies)
             out.clear()
             if self._owed > WORTH_COPYING:
                 self.held_back = True
@@ -170,6 +172,13 @@ class Replies(InnerLoop):
                 self.transport.write(b"".join(out))
             out.clear()
 
+    def _mark(self, replies: list[bytes | memoryview]) -> None:
+        """Some of these acknowledge a change: say so, and which one, if there is one only."""
+        if self.ran == 1 and len(replies) == 1 and not self._pushed:
+            replies[0] = Unconfirmed(replies[0])
+        else:
+            replies.append(CHANGED)
+
     def _write_owed(self, size: int, data: bytes) -> None:
         """Replies waited for the disk: they must not fill memory."""
         before = self._owed
@@ -186,8 +195,8 @@ class Replies(InnerLoop):
             self.close(after_reply=False)
         elif self._long or self._stalled or self._outgoing is not None:
             self._line_up([data])
-        else:
-            self._hand_over(data)
+        elif rest := self.send_directly(data):
+            self._hand_over(rest)
 
     def _queue(self) -> Chunks:
         if self._outgoing is None:

@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from penstock.engine.dispatch import Engine
@@ -27,7 +28,7 @@ from penstock.storage import batches, snapshot
 from penstock.storage import manifest as manifests
 from penstock.storage.child import Child
 from penstock.storage.feed import Feed
-from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished, sync_folder
+from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished, sync_folder, unlink_held
 from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.lineage import Lineage
 from penstock.storage.manifest import Manifest, State
@@ -60,7 +61,7 @@ class AppendOnlyFile:
         self.finish_installing: Callable[[], None] = lambda: None  # waits for that
         self.on_switch_failed: Callable[[str], None] = lambda problem: None  # there is no increment to continue in
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
-        self.memory = BesideTheLog(self)
+        self.memory = BesideTheLog(self, engine.keyspace)
         self.feed = Feed(self)
         self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
         self.own_writer: Callable[..., SwitchingWriter] = SwitchingWriter  # for a log that is no replica's
@@ -159,11 +160,18 @@ class AppendOnlyFile:
             log.warning("%s: %d commands failed when replayed, the first with: %s", path, len(failed), failed[0])
 
     def remove_history(self) -> None:
-        """Remove the files that the manifest calls history, but for those that are kept for replicas."""
+        """Remove the files that the manifest calls history, but for those that are kept for replicas.
+
+        Their names go at once. A thread frees what they take, so that no client waits for that.
+        """
         kept = self.manifest.kept
         for name in self.manifest.history:
             if name not in kept:
-                (self.folder / name).unlink(missing_ok=True)
+                descriptor = unlink_held(self.folder / name)
+                if descriptor is not None:
+                    close = partial(os.close, descriptor)
+                    if not self._engine.workers.in_background(close, lambda: None, for_disk=True):
+                        close()
         self.manifest = replace(self.manifest, history=kept)
 
     # -- logging ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from penstock.engine.session import LOST, Unconfirmed
+from penstock.engine.session import CHANGED, LOST, Unconfirmed
 
 log = logging.getLogger("penstock.storage")
 
@@ -17,8 +17,14 @@ Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
 
 
 def send_all(replies: list[Held], error: bytes | None = None) -> None:
-    """Send replies in order; with an error, those that acknowledge a change become that error."""
+    """Send replies in order; with an error, those that acknowledge a change become that error.
+
+    Where it is not known which ones do (CHANGED), none is sent, and the connection is closed.
+    """
     for write, pieces in replies:
+        if error is not None and any(piece is CHANGED for piece in pieces):
+            lose_all([(write, pieces)])
+            continue
         if error is not None:
             pieces = [error * piece.commands if type(piece) is Unconfirmed else piece for piece in pieces]
         try:
@@ -59,3 +65,15 @@ class Confirmations:
         while self._waiting and self._waiting[0][0] <= offset:
             _, replies, own = self._waiting.popleft()
             self._send(replies, own or error)
+
+    def refuse(self, error: bytes) -> None:
+        """Replicas will not confirm what waits. Replies that acknowledge changes, and nothing else, become errors; all
+        others may show such a change, and their connections are closed.
+        """
+        waiting = [held for _, replies, _ in self._waiting for held in replies]
+        self._waiting.clear()
+        for held in waiting:
+            if held[1] and all(type(piece) is Unconfirmed for piece in held[1]):
+                self._send([held], error)
+            else:
+                lose_all([held])

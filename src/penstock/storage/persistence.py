@@ -56,9 +56,11 @@ class Persistence:
         self._lock = FolderLock(Path(engine.config.dir))
         self.aof = AppendOnlyFile(engine, loop, engine.stats.syncs.timing(sync))
         self.on_another_log: Callable[[], None] = lambda: None  # it does not continue the one before
+        self.is_catching_up: Callable[[], bool] = lambda: False  # a replica that was away gets what it has missed
         self._child = OneChild(engine)
         self._saves = Saves(engine, self._child, self._lock, self.aof.memory.standing, self._refuse_writes)
         self._rewrites = Rewrites(engine, self.aof, self._child)
+        self._rewrites.is_catching_up = lambda: self.is_catching_up()
         self.loader = Loader(engine, self._lock, self.aof, self._saves)
         self.history = History(engine, loop, self.aof, self._refuse_writes, self._rewrites.soon)
         self._saves.files = self._rewrites.files = self.history.known
@@ -81,11 +83,11 @@ class Persistence:
             from_log = self._config.appendonly and self.aof.exists
             if self.aof.exists:
                 check_start(from_log, self.aof.manifest_path, self._saves.path)
-                if not from_log:
-                    self.aof.memory.leave_log(beyond=True)
             await self.loader.load_in_slices(unwanted)
             if unwanted():
                 return
+            if self.aof.exists and not from_log:
+                self.aof.memory.begin_without_log(self._saves.path)
             if self._config.appendonly:  # perhaps only since a moment ago: CONFIG SET while the snapshot was loaded
                 self._lock.take()
                 try:
@@ -212,7 +214,7 @@ class Persistence:
     @property
     def _save_comes_first(self) -> bool:
         """The log was turned off, and what only it has is to be in a snapshot before a base replaces it."""
-        return self._saves.scheduled and self.aof.writer is None
+        return self._saves.replaces_log and self.aof.writer is None
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
@@ -253,13 +255,14 @@ class Persistence:
             self._child.kill(self._rewrites)  # it writes a base for a log without increments: not the one wanted now
             self.aof.open_without_base(self._log_trouble)
             self._rewrites.scheduled = True
+            self._saves.replaces_log = False
             if not self.history.started:
                 self.history.start(self._saves.path)
         elif not on and self.aof.writer is not None:
             self._child.kill(self._rewrites)
             self._rewrites.scheduled = False
             if self.aof.is_listed and self._config.save:
-                self._saves.scheduled = True  # until it is written, only the log has everything
+                self._saves.replaces_log = True
             try:
                 self.aof.memory.turn_log_off(for_good=not self._config.save)
             except OSError as error:  # it may well be turned off because the disk is full

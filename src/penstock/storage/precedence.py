@@ -29,6 +29,7 @@ from penstock.storage.files import StorageError
 from penstock.storage.manifest import Manifest, State
 
 if TYPE_CHECKING:
+    from penstock.engine.keyspace.databases import Keyspace
     from penstock.storage.aof import AppendOnlyFile
 
 log = logging.getLogger("penstock.storage")
@@ -82,22 +83,40 @@ class Standing:
 class BesideTheLog:
     """How new memory is beside the log on disk: what a snapshot of it has to say. Owned by the loop thread."""
 
-    def __init__(self, aof: AppendOnlyFile) -> None:
+    def __init__(self, aof: AppendOnlyFile, keyspace: Keyspace) -> None:
         self._aof = aof
+        self._keyspace = keyspace
         self._left: Standing | None = None  # while that log is not written
+        self._dirty = 0  # keyspace.dirty when it was left
 
     def standing(self) -> Standing | None:
         """None if there is no log."""
         aof = self._aof
         if not aof.is_listed or aof.writer is None:
+            if self._left is not None and self._keyspace.dirty != self._dirty:
+                return replace(self._left, beyond=True)
             return self._left
         return Standing(aof.lineage.id, aof.writer.file.end if aof.writer.has_all else None, beyond=False)
 
     def leave_log(self, beyond: bool) -> None:
-        """The log on disk is not written from now on; memory has it, or has also what comes after it."""
+        """The log on disk is not written from now on; memory has it, or has also what comes after it.
+
+        What is changed from now on comes after it, too.
+        """
+        self._dirty = self._keyspace.dirty
         with contextlib.suppress(OSError, StorageError):  # one that cannot be read is not newer than anything
             listed = manifests.read(self._aof.manifest_path)
             self._left = Standing(listed.lineage.id, listed.end(self._aof.folder), beyond)
+
+    def begin_without_log(self, snapshot_path: Path) -> None:
+        """Memory was loaded from the snapshot, or is empty, and the log that is there is not read."""
+        folder, standing = self._aof.folder, standing_of(snapshot_path)
+        listed, end = _listed(self._aof.manifest_path)
+        if standing is None:
+            is_equal = _is_empty(listed, folder) and not any(database.data for database in self._keyspace.databases)
+        else:
+            is_equal = not standing.beyond and (standing.feed, standing.end) == (listed.lineage.id, end)
+        self.leave_log(beyond=not is_equal)
 
     def turn_log_off(self, for_good: bool) -> None:
         """Stop logging, while memory goes on; OSError if the end of the log could not be written.
@@ -108,8 +127,6 @@ class BesideTheLog:
         try:
             aof.close()
         finally:
-            if self._left is not None:
-                self._left = replace(self._left, beyond=True)
             if was_listed and for_good:
                 aof.list_files(replace(aof.manifest, state=State.OFF))
 
@@ -132,11 +149,7 @@ def check_start(from_log: bool, manifest_path: Path, snapshot_path: Path) -> Non
     Called when there is a log; `from_log` says that it is the one that will be read.
     """
     folder, standing = manifest_path.parent, standing_of(snapshot_path)
-    try:
-        listed = manifests.read(manifest_path)
-        end = listed.end(folder)
-    except (OSError, StorageError):  # a log that cannot be read: loading says so, if it is to be loaded
-        listed, end = Manifest(), 0
+    listed, end = _listed(manifest_path)
     if from_log:
         if standing is not None and standing.is_after(listed, end):
             raise OlderData(
@@ -158,6 +171,15 @@ def check_start(from_log: bool, manifest_path: Path, snapshot_path: Path) -> Non
             "if the log is not needed, move that folder away",
             folder,
         )
+
+
+def _listed(manifest_path: Path) -> tuple[Manifest, int]:
+    """The log, and its end; an empty one if it cannot be read. Loading says so, if it is to be loaded."""
+    try:
+        listed = manifests.read(manifest_path)
+        return listed, listed.end(manifest_path.parent)
+    except (OSError, StorageError):
+        return Manifest(), 0
 
 
 def _is_empty(listed: Manifest, folder: Path) -> bool:

@@ -54,6 +54,8 @@ class Saves:
         self.files: KnownFiles | None = None  # told what snapshots refer to
         self.ok = True  # the last one was written
         self.scheduled = False
+        self.replaces_log = False  # the log was turned off: until one is written, only the log has everything
+        self._will_replace = False  # the same of the one that is being written
         self.last = int(time.time())
         self._saved_at = time.monotonic()  # the save rules go by this: a clock that is set back must not stop them
         self._saved_dirty = 0  # keyspace.dirty at the last snapshot
@@ -121,13 +123,15 @@ class Saves:
         return True
 
     def is_due(self) -> bool:
-        """Whether a save rule asks for one."""
+        """Whether a save rule asks for one, or the end of the log."""
         changes = self._changes
         waited = time.monotonic() - self._last_try
-        if not changes or (not self.ok and waited < RETRY_SECONDS):
+        if not self.ok and waited < RETRY_SECONDS:
             return False
+        if self.replaces_log:
+            return True
         passed = time.monotonic() - self._saved_at
-        return any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
+        return changes > 0 and any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
 
     def start(self) -> bool:
         """Have the child write one; False if it could not be started."""
@@ -155,12 +159,15 @@ class Saves:
             self._saved(self._child.dirty, child.seconds)
 
     def _begins(self) -> None:
+        self._will_replace = self.replaces_log
         if self.files is not None:
             self.files.snapshot_begins()
 
     def _saved(self, dirty: int, seconds: float) -> None:
         if self.files is not None:
             self.files.snapshot_ended(done=True)
+        if self._will_replace:
+            self.replaces_log = False
         self._saved_dirty = dirty
         self.last = int(time.time())
         self._saved_at = time.monotonic()

@@ -18,15 +18,18 @@ more.
 All replies wait, those of reads and pushes to subscribers too: a read must not show what a crash could take back.
 
 When the disk refuses (full, broken), the half-written batch is cut off the file again, its entries are kept, writes are
-refused with MISCONF, and every second the batch is tried again; when that works, writes are let in again. Under
-`always` the clients whose writes were in the batch get that MISCONF instead of their OK. It means what a lost
-connection means: not acknowledged. The change has happened in memory, is seen by readers from then on (they go on
-being served; this is the one moment when a read can show what a crash takes back), and reaches the disk with the
-retry, so that memory and log agree again. Rejected: undoing the change, which would need the old value of everything
-a command may touch; exiting, as Redis does, which turns a full disk into an outage for readers. Under the other
-two policies a reply never claimed that the change was on disk, so it is sent as it is (as Redis does). With
-`replica-acks` it claims, under each policy, that replicas have the change. They get what this file has, so these
-clients get NOREPLICAS, which says that the change was made here only.
+refused with MISCONF, and every second the batch is tried again; when that works, writes are let in again. The clients
+whose writes were in the batch get that MISCONF instead of their OK. Under `always` each reply that acknowledges one is
+marked. Under the other policies this would cost every write, so the replies of a turn are marked together: if a client
+sent one command, it gets the error, and if it sent several, its connection is closed. Both mean what a lost connection
+means: not acknowledged. The same happens to a change that is logged while the disk refuses: a thread had begun it
+before, or the command that came upon the full disk is behind it in a pipeline. The change has happened in memory, is
+seen by readers from then on (they go on being served; this is the one moment when a read can show what a crash takes
+back), and reaches the disk with the retry, so that memory and log agree again. Rejected: undoing the change, which
+would need the old value of everything a command may touch; exiting, as Redis does under `always`, which turns a full
+disk into an outage for readers; sending the reply as it is under the other policies, as Redis does: a kill -9 before
+there is room loses what was acknowledged. With `replica-acks` a reply claims, under each policy, that replicas have the
+change. They get what this file has, so these clients get NOREPLICAS, which says that the change was made here only.
 
 A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
 `always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
@@ -39,7 +42,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,7 @@ from typing import Protocol
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
 from penstock.storage.batches import LARGE, LENGTHS, Batch, add_lines, framed, framed_in_pieces
+from penstock.storage.files import write_pieces, write_rest
 from penstock.storage.held_replies import Confirmations, Held, send_all
 from penstock.storage.log_thread import LogThread
 
@@ -57,14 +60,12 @@ NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas hav
 """What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""
 MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
-MOST_PIECES = 1000
-"""Pieces that the system takes at once; Linux takes 1024."""
 
 
 class Loop(Protocol):
     """What this needs of an event loop; asyncio's has it."""
 
-    def call_soon(self, callback: Callable[[], None]) -> object: ...
+    def call_soon(self, callback: Callable[[], object]) -> object: ...
 
     def call_soon_threadsafe(self, callback: Callable[[], None]) -> object: ...
 
@@ -92,11 +93,10 @@ class LogFile:
             if len(batch) == 1:
                 total = len(batch[0])
                 written = os.write(self._descriptor, batch[0])
+                if written < total:
+                    write_rest(self._descriptor, batch, written)
             else:
-                total = sum(map(len, batch))
-                written = os.writev(self._descriptor, batch[:MOST_PIECES])
-            if written < total:
-                self._write_rest(batch, written)
+                total = write_pieces(self._descriptor, batch)
             if sync is not None:
                 sync(self._descriptor)
         except OSError:
@@ -104,14 +104,6 @@ class LogFile:
             raise
         self._torn = False
         self.size += total
-
-    def _write_rest(self, batch: Batch, written: int) -> None:
-        """The system took no more than this at once: there are many pieces, or the disk is nearly full."""
-        for piece in batch:
-            rest = memoryview(piece)[written:]
-            written = max(written - len(piece), 0)
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
 
     def _cut(self) -> None:
         if self._torn:
@@ -140,7 +132,7 @@ class LogWriter:
         self.file = file
         self.policy = policy
         self.timestamps = timestamps
-        self.pending = False  # entries wait for the disk, or for replicas, so replies wait too
+        self.pending = False  # entries wait for the disk, or for replicas, so replies come to `hold`
         self.confirmed_by_replicas = False  # replies wait for replicas too, until `confirm`
         self.trouble: str | None = None  # why the last write failed
         self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
@@ -200,7 +192,9 @@ class LogWriter:
             if len(argv) < MANY // 2:  # else its lines are joined
                 self._has_large = self._has_large or max(map(len, argv)) >= LARGE
             add_lines(pieces, argv)
-        if not self._planned and self.trouble is None:
+        if self.trouble is not None:
+            self.pending = True
+        elif not self._planned:
             self._write_soon()
 
     def _write_soon(self) -> None:
@@ -211,8 +205,12 @@ class LogWriter:
     def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview]) -> None:
         """Send these once everything logged so far is as safe as the policy says.
 
-        Those that are Unconfirmed acknowledge a change; if the disk refuses it, they become errors.
+        Those that are Unconfirmed acknowledge a change; if the disk refuses it, they become errors. While it refuses,
+        no reply waits: the change may have come before, from a thread, or by the command that found the disk full.
         """
+        if self.trouble is not None and not self._held and not self._leaving:
+            self._leave([(write, replies)], self._refusal())
+            return
         if len(self._pieces) - self._joined > MANY:
             self._join()
         if self._pieces:
@@ -335,13 +333,11 @@ class LogWriter:
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
         self._leave(leaving, self._refusal() if failed else None)
 
-    def _refusal(self) -> bytes | None:
+    def _refusal(self) -> bytes:
         """What clients get whose change the disk has refused, in place of their reply."""
         if self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
             return NOT_CONFIRMED
-        return (
-            f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode() if self.policy == "always" else None
-        )
+        return f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
 
     def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
         """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
@@ -349,7 +345,7 @@ class LogWriter:
             self._confirmations.add(self.file.end, replies, error)
             self.pending = True
         else:
-            self.pending = bool(self._pieces) and self.trouble is None
+            self.pending = bool(self._pieces)
             self._send(replies, error)
 
     def _send(self, replies: list[Held], error: bytes | None) -> None:
@@ -365,7 +361,7 @@ class LogWriter:
     def confirm(self, offset: int, error: bytes | None = None) -> None:
         """Enough replicas have the feed up to here; or, with an error, they will never have it."""
         self._confirmations.confirm(offset, error)
-        if not self._confirmations and not self._busy and not (self._pieces and self.trouble is None):
+        if not self._confirmations and not self._busy and not self._pieces:
             self.pending = False
 
     def _in_trouble(self, error: OSError) -> None:
@@ -448,12 +444,14 @@ class LogWriter:
         """A new base holds everything, so a failed sync of older files no longer matters."""
         self.needs_rewrite = False
         self._out_of_trouble()
+        if self._pieces and not self._planned:
+            self._write_soon()  # what was logged meanwhile
 
     def close(self) -> None:
         """Write and sync what can be, send the replies, end the thread."""
         try:
             self.drain()
         finally:
-            self.confirm(sys.maxsize, NOT_CONFIRMED)
+            self._confirmations.refuse(NOT_CONFIRMED)  # no reply shows what replicas may lack
             self._thread.close()
             self.file.close()

@@ -58,11 +58,13 @@ class Relay:
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
         await self._stopping.wait()
-        server.close()
-        await self._end_all()
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())  # `close` would lose a connection that is just being taken
         self._is_cut = False
-        while self._writers:
+        while len(asyncio.all_tasks()) > 1:
+            await self._end_all()
             await asyncio.sleep(0.01)
+        server.close()
 
     def _cuts(self, said: bytearray) -> bool:
         return self._is_cut and self._only in said

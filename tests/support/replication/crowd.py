@@ -8,6 +8,7 @@ checked, and at the end of the run once more.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
@@ -103,6 +104,27 @@ class Crowd:
         began = time.monotonic()
         yield
         self._promotions.append(Promotion(began, time.monotonic(), self.shard.leader.port))
+
+    def read_what_one_server_has(self, port: int) -> None:
+        """Send a change to a server that no replica hears from, and read it there. What is shown must stay."""
+        now, key = self.round, f"register:{self.round}:alone"
+        shown = [0]
+
+        def read(client: redis.Redis) -> int:
+            shown.append(int(client.get(key) or 0))  # type: ignore[arg-type]
+            return shown[-1]
+
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", port)) as writer, _plain_client(port) as client:
+            writer.sendall(f"SET {key} 1\r\n".encode())
+            write = Operation("register", True, key, 1, began, time.monotonic(), Told.UNKNOWN)
+            self._histories[now].operations.append(write)
+            with contextlib.suppress(redis.ResponseError):
+                while shown[-1] == 0 and time.monotonic() < began + PATIENCE:
+                    asked = len(shown)
+                    self.look(now, "register", key, partial(read, client))
+                    if len(shown) == asked:
+                        break  # no answer, as it should be
 
     def end_round(self, fault: str) -> None:
         """All servers are well: check the data of this round."""
@@ -210,10 +232,15 @@ class Crowd:
                 key = f"register:{now}:at:{node.port}"
 
                 def ask(port: int = node.port, key: str = key, value: int = written) -> Any:
-                    with redis.Redis(port=port, socket_timeout=0.3, retry=None) as client:
+                    with _plain_client(port, timeout=0.3) as client:
                         return client.set(key, value)
 
                 self.note(now, "register", key, written, ask, node.port)
+
+
+def _plain_client(port: int, timeout: float = 2.0) -> redis.Redis:
+    """A client that tries nothing again."""
+    return redis.Redis(port=port, socket_timeout=timeout, retry=None)
 
 
 def _in_a_unit(client: Any, now: int, entry: str) -> Any:
@@ -251,7 +278,7 @@ class RedisCrowd(Crowd):
     def _connected(self, work: Callable[[Any], None]) -> None:
         while not self._over.is_set():
             port = self.shard.leader.port
-            with contextlib.suppress(redis.RedisError), redis.Redis(port=port, socket_timeout=2, retry=None) as client:
+            with contextlib.suppress(redis.RedisError), _plain_client(port) as client:
                 while not self._over.is_set() and port == self.shard.leader.port:
                     work(client)
             time.sleep(0.01)

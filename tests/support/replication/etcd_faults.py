@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.replication.crowd import Crowd
 from tests.support.replication.faults import BALLAST, report, tell
@@ -203,6 +204,16 @@ class EtcdFaults:
         """The leader reaches etcd, and no replica hears from it; it passes."""
         self._cut_from_replicas(to_target=True, from_target=True)
 
+    def cut_until_it_resigns(self) -> None:
+        """The leader reaches etcd and its clients, and no replica hears from it, until it hands over."""
+        old = self._world.leader
+        with self._crowd.promotion():
+            self._world.to_node[old].cut()
+            self._crowd.read_what_one_server_has(old.port)
+            self._wait_for_another(old)
+            self._world.to_node[old].mend()
+            self._settle()
+
     def cut_feed(self) -> None:
         """Replicas are heard, and hear nothing; it passes."""
         self._cut_from_replicas(to_target=False, from_target=True)
@@ -244,8 +255,9 @@ class EtcdFaults:
 KINDS = (
     "kill", "kill_node", "kill_agent", "stop", "stop_agent", "stop_node", "twice", "hand_over", "rewrite",
     "cut_from_etcd", "cut_answers_of_etcd", "cut_requests_to_etcd", "kill_etcd_member", "kill_most_of_etcd",
-    "stop_etcd_member", "cut_from_replicas", "cut_feed", "cut_acks", "kill_replica", "kill_copying_replica",
-    "fill_disk_of_replica", "fill_disk_of_leader", "cut_pair", "set_clocks", "set_clock_and_kill",
+    "stop_etcd_member", "cut_from_replicas", "cut_until_it_resigns", "cut_feed", "cut_acks", "kill_replica",
+    "kill_copying_replica", "fill_disk_of_replica", "fill_disk_of_leader", "cut_pair", "set_clocks",
+    "set_clock_and_kill",
 )  # fmt: skip
 
 
@@ -263,11 +275,12 @@ class _Seen:
 
 
 def run(
-    folder: Path, names: Sequence[str], seed: int, tell: Callable[[str], None] = lambda line: None, members: int = 1
-) -> Crowd:
+    folder: Path, names: Sequence[str], seed: int, tell: Callable[[str], None] = lambda line: None, members: int = 1,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Crowd:  # fmt: skip
     """Have these faults happen, one after the other; the crowd knows what was found."""
     chance = random.Random(seed)
-    with EtcdServer(folder, members) as etcd, shard(folder, etcd) as world:
+    with EtcdServer(folder, members) as etcd, shard(folder, etcd, environment=environment) as world:
         for number in range(BALLAST >> 16):
             world.leader.call("SET", f"ballast:{number}", chance.randbytes(1 << 16))
         with Crowd(_Seen(world)) as crowd:

@@ -123,6 +123,7 @@ class PlainShard:
             for node in self.replicas:
                 node.start(self.leader)
             self.wait_for_replicas()
+            wait_until(self._takes_writes)
         except BaseException:
             self.close()
             raise
@@ -149,6 +150,12 @@ class PlainShard:
         with contextlib.suppress(redis.RedisError, KeyError):
             info = node.info()
             return info["master_link_status"] == "up" and info["master_port"] == self.leader.relay.port
+        return False
+
+    def _takes_writes(self) -> bool:
+        """Whether the leader has heard of its replicas, which know of the link before it does."""
+        with contextlib.suppress(redis.ResponseError):
+            return self.leader.call("DEL", "nothing") == 0
         return False
 
     def promote_furthest(self) -> Node:

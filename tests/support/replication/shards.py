@@ -6,9 +6,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from redis.exceptions import RedisError
 from tests.support.set_clock import SetClock, compiled
@@ -30,7 +30,10 @@ class Shard:
     Each has a time of day of its own.
     """
 
-    def __init__(self, folder: Path, etcd: EtcdServer, count: int, options: str, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, etcd: EtcdServer, count: int, options: str, stack: contextlib.ExitStack,
+        environment: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self.nodes: list[ShardNode] = []
         self.to_etcd: dict[ShardNode, list[Relay]] = {}
         self.to_node: dict[ShardNode, Relay] = {}
@@ -42,8 +45,8 @@ class Shard:
             node = ShardNode(folder / f"n{number}", f"n{number}", urls, f"--shard-lease {LEASE} {options}")
             relay = stack.enter_context(Relay(node.port))
             node.announce(relay.port)
-            clock = self.clocks[node] = SetClock(library, node.folder / "clock")
-            node.environment = clock.environment
+            clock = self.clocks[node] = SetClock(library, folder / f"n{number}.clock")
+            node.environment = {**clock.environment, **environment}
             self.nodes.append(node)
             self.to_etcd[node], self.to_node[node] = relays, relay
             stack.callback(node.stop)
@@ -76,10 +79,13 @@ class Shard:
 
 
 @contextlib.contextmanager
-def shard(folder: Path, etcd: EtcdServer, count: int = 3, options: str = "--replica-acks 1") -> Iterator[Shard]:
+def shard(
+    folder: Path, etcd: EtcdServer, count: int = 3, options: str = "--replica-acks 1",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Shard]:  # fmt: skip
     """A shard whose nodes run and are in sync."""
     with contextlib.ExitStack() as stack:
-        world = Shard(folder, etcd, count, options, stack)
+        world = Shard(folder, etcd, count, options, stack, environment)
         try:
             for node in world.nodes:
                 node.start()
