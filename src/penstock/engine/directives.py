@@ -203,7 +203,7 @@ class Settings:
         "of modules; 0 runs everything on the loop.",
     )
     worker_threshold = D(
-        integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to be run in a thread."
+        integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to run in a thread or in slices."
     )
     module = D(
         MODULE,
@@ -325,6 +325,13 @@ class Settings:
         integer(2, 3600),
         2,
         "Seconds after which a leader that cannot be reached, or does not get on, is replaced.",
+        mutable=False,
+    )
+    shard_stop_timeout = D(
+        integer(1, 3600),
+        60,
+        "Seconds that a server of a shard may take to end, for instance because its disk is full. Then it ends without "
+        "what cannot be written, and five seconds later its agent kills it.",
         mutable=False,
     )
     in_sync_max_lag = D(

@@ -55,6 +55,14 @@ ALL: list[Event] = [
         ("replica-failed", "replica %s:%d cannot be served: %s", "host port error", "It connects again."),
         ("agent-unreachable", "the agent cannot be reached: %s", "error", "A server of a shard stops."),
         ("agent-gone", "the agent of this server is gone: stopping", "", "A server of a shard stops."),
+        ("stop-waits", "the data cannot be written (%s): this server tries for %d seconds, and ends", "error seconds",
+         "A server of a shard was told to end, and its disk is full, or broken."),
+        ("stopped-incomplete", "ending, with %d bytes of changes that %s does not have (%s); no client was told "
+         "that they are kept. Make room there, and start this node again", "bytes file error",
+         "`shard-stop-timeout` is over."),
+        ("server-killed", "the server has not ended for %g seconds (shard-stop-timeout): killing it. What its log has "
+         "is kept; a last snapshot, and what its disk refused, are not written", "seconds",
+         "By the agent: the server was stopped, or its disk does not answer."),
         ("order-failed", "cannot %s: %s", "order error", "What the agent ordered failed."),
         ("disk-hand-over", "the log of this leader cannot be written: handing over to %s", "heir", "Its disk is full."),
         ("resign-failed", "cannot end leading: %s", "error", "A server whose lease has run out refuses writes."),

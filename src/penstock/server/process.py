@@ -27,6 +27,8 @@ log = logging.getLogger("penstock.server")
 
 INSISTENCE_SECONDS = 10
 """A second Ctrl-C within this time ends a server that cannot write its data."""
+RETRY_SECONDS = 0.5
+"""After this time a server of a shard that is to end tries again to write its data."""
 
 BANNER = r"""
   ____   ___  ____   ___  _____  ___    ___  _  __
@@ -88,10 +90,13 @@ async def _until_it_may_stop(app: App) -> None:
         try:
             await app.shut_down()
         except ReplyError as error:
+            if app.config.etcd:
+                await _stop_without_the_rest(app, error)
+                return
             log.error(
                 "the data cannot be written (%s), so the server goes on. When it can be, send the signal again; to end "
                 "without it, press Ctrl-C (SIGINT) twice within %d seconds, or send SHUTDOWN FORCE",
-                error.__cause__ or error,
+                _why(error),
                 INSISTENCE_SECONDS,
             )
             if app.stop_signal == signal.SIGINT:
@@ -99,6 +104,36 @@ async def _until_it_may_stop(app: App) -> None:
             app.stop_requested.clear()
         else:
             return
+
+
+async def _stop_without_the_rest(app: App, error: ReplyError) -> None:
+    """A server of a shard ends in time, whatever its disk does: other nodes have the data, or its operators decided
+    that one is enough (`replica-acks 0`). What is not written is named.
+    """
+    seconds = app.config.shard_stop_timeout
+    log.error("the data cannot be written (%s): this server tries for %d seconds, and ends", _why(error), seconds)
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, RETRY_SECONDS))
+        try:
+            await app.shut_down()
+            return
+        except ReplyError as again:
+            error = again
+    writer = app.persistence.aof.writer
+    if writer is not None:
+        log.error(
+            "ending, with %d bytes of changes that %s does not have (%s); no client was told that they are kept. "
+            "Make room there, and start this node again",
+            writer.waiting_bytes,
+            writer.file.path,
+            _why(error),
+        )
+    app.persistence.shut_down(save=None, force=True)
+
+
+def _why(error: ReplyError) -> object:
+    return error.__cause__ or error
 
 
 def _interrupt_scripts(app: App, number: int) -> None:

@@ -48,6 +48,8 @@ FIRST_DELAY, LONGEST_DELAY, LONG_RUN = 0.05, 5.0, 10.0
 """Seconds before a server that has ended is started again; twice as long each time, unless it has run for LONG_RUN."""
 ORDER_TIME = 30.0
 """Seconds that a server has for an order."""
+STOP_MARGIN = 5.0
+"""Seconds after `shard-stop-timeout`, when a server should have ended by itself, in which it still may."""
 
 
 class Agent:
@@ -77,6 +79,7 @@ class Agent:
         self._standing_for = 0  # the epoch in which this node may be elected
         self._since = 0.0  # when it saw that there is no leader
         self._lacks_since = 0.0  # when the server said that too few nodes follow it; 0.0 if enough do
+        self._stop_seconds = config.shard_stop_timeout + STOP_MARGIN
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,10 +110,11 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if number != signal.SIGHUP:
-            self._stopping = True
-        if self._child is not None:
+        self._stopping = self._stopping or number != signal.SIGHUP
+        if self._child is not None and number == signal.SIGHUP:
             self._child.signal(number)
+        elif self._child is not None:
+            self._child.end(number, self._stop_seconds)
 
     async def _run_servers(self) -> int:
         delay = FIRST_DELAY
@@ -120,12 +124,14 @@ class Agent:
             child = Child(self._command, self._environment, self._heard)
             await child.start()
             self._child, started = child, time.monotonic()
+            if self._stopping:  # told so while it was started
+                child.end(signal.SIGTERM, self._stop_seconds)
             await self._ended.wait()
             self._child = None
             await self._withdraw()
             await child.close()
             code = child.code or 0
-            if self._stopping or code == 0 or (code > 0 and not child.is_ready):
+            if self._stopping or child.is_ending or code == 0 or (code > 0 and not child.is_ready):
                 return max(code, 0) if code >= 0 else 1
             delay = FIRST_DELAY if time.monotonic() - started > LONG_RUN else min(2 * delay, LONGEST_DELAY)
             log.warning("the server has ended (%d); it is started again in %g s", code, delay)

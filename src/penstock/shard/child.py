@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 from penstock.engine.leadership import AGENT, SharedClock, now
 
+log = logging.getLogger("penstock.agent")
 Message = dict[str, Any]
 
 
@@ -34,6 +36,7 @@ class Child:
         self._on_message = on_message  # told of what the server says by itself, and of its end ({})
         self.clock: SharedClock
         self.is_ready = False  # it has loaded everything
+        self.is_ending = False  # it was told to end, by a signal or by SHUTDOWN
         self.code: int | None = None  # how it ended
         self._process: asyncio.subprocess.Process
         self._writer: asyncio.StreamWriter
@@ -75,6 +78,7 @@ class Child:
                     waiting.set_result(message)
                 elif "re" not in message:
                     self.is_ready = self.is_ready or "ready" in message
+                    self.is_ending = self.is_ending or "ending" in message
                     self._on_message(message)
 
     async def _wait(self) -> None:
@@ -106,6 +110,21 @@ class Child:
         if answer["problem"] is not None:
             raise OrderFailed(str(answer["problem"]))
         return answer
+
+    def end(self, number: signal.Signals, seconds: float) -> None:
+        """Tell it to end; it is killed if it has not done so after this time."""
+        self.signal(number)
+        asyncio.get_running_loop().call_later(seconds, self._end_by_force, seconds)
+
+    def _end_by_force(self, seconds: float) -> None:
+        """It was stopped, or its disk does not answer."""
+        if self.code is None:
+            log.error(
+                "the server has not ended for %g seconds (shard-stop-timeout): killing it. What its log has is kept; a "
+                "last snapshot, and what its disk refused, are not written",
+                seconds,
+            )
+            self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
