@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.spark.process_tree import command_of
 
 from penstock.spark.worker_python import use_worker_python, worker_python
 
@@ -31,14 +33,19 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     assert Path(found).parent == Path(pyspark.__file__).parent
 
 
-def test_workers_are_forked_from_our_daemon(spark: SparkSession) -> None:
-    def parent(_: object) -> list[str]:
+def test_workers_are_forked_from_our_daemon_which_is_forked_from_the_server(spark: SparkSession) -> None:
+    def ancestors(_: object) -> list[int]:
         import psutil
 
-        return list(psutil.Process().parent().cmdline())
+        return [each.pid for each in psutil.Process().parents()]
 
-    (found,) = spark.sparkContext.parallelize([0], 1).map(parent).collect()
-    assert found[-3:] == ["-m", "penstock.spark.worker_daemon", "pyspark.worker"]
+    (found,) = spark.sparkContext.parallelize([0], 1).map(ancestors).collect()
+    (java,) = (each for each in psutil.Process().children() if each.name() == "java")
+    starts = [command_of(each)[-3:] for each in java.children()]
+    assert ["-m", "penstock.spark.worker_daemon", "pyspark.worker"] in starts  # one for each environment of tasks
+    _daemon, server, driver, *_ = found
+    assert psutil.Process(server).cmdline()[-3:-1] == ["-m", "penstock.spark.fork_server"]
+    assert driver == os.getpid()
 
 
 PRELOAD = """
@@ -64,6 +71,25 @@ def test_a_daemon_has_one_thread_when_it_forks(kind: str, threads: str | None) -
     assert ("penstock.client.api.sync" in modules) == ("lookup" not in kind), "a worker would have to import it"
     assert ("pyarrow" in modules) == ("lookup" not in kind and threads == "1")
     assert "pandas" not in modules, "a daemon would start later for workers that do not need it"
+
+
+RANDOM = """
+import os
+import numpy
+from penstock.spark.worker_daemon import ready_to_fork
+numpy.random.random()
+ready_to_fork()
+for _ in range(2):
+    if os.fork() == 0:
+        os.write(1, b"%r\\n" % numpy.random.random())
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forked_workers_have_random_numbers_of_their_own() -> None:
+    ran = subprocess.run([sys.executable, "-c", RANDOM], capture_output=True, text=True, check=True)
+    assert len(set(ran.stdout.split())) == 2
 
 
 READ = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 
 from pyspark import SparkContext
@@ -9,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark import local_files
 from penstock.spark.class_archive import JAVA_OPTIONS, archive_for
-from penstock.spark.worker_python import use_worker_python
+from penstock.spark.worker_python import FORK_SERVER, ForkServer, fork_server, use_worker_python
 
 
 class Builder(SparkSession.Builder):
@@ -27,4 +29,23 @@ class Builder(SparkSession.Builder):
                 self.config(name, value)
             if JAVA_OPTIONS not in self._options and (archive := archive_for(self._options)) and archive.file.exists():
                 self.config(JAVA_OPTIONS, archive.use)
-        return super().getOrCreate()
+            if (server := _server()) is not None:
+                os.environ[FORK_SERVER] = server.name  # for Java, and for no other process that this one starts
+        try:
+            return super().getOrCreate()
+        finally:
+            os.environ.pop(FORK_SERVER, None)
+
+
+@functools.cache
+def _server() -> ForkServer | None:
+    """The server for the workers of this process's JVM, which lives as long as this process."""
+    server = fork_server()
+    if server is not None:
+        atexit.register(_end, server, os.getpid())
+    return server
+
+
+def _end(server: ForkServer, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of it
+        server.end()

@@ -36,7 +36,7 @@ from penstock.spark import catalog_file, class_archive, local_files
 from penstock.spark.catalog_file import IMPLEMENTATION, CatalogFile
 from penstock.spark.class_archive import JAVA_OPTIONS
 from penstock.spark.java import set_java_home
-from penstock.spark.worker_python import use_worker_python
+from penstock.spark.worker_python import FORK_SERVER, fork_server, use_worker_python
 
 SECONDS_TO_END = 30
 LOOK_EVERY = 0.02  # seconds
@@ -163,9 +163,13 @@ class StartingSpark:
         self._ended = False
         self._failure: BaseException | None = None
         self._address = self._temporary / f"gateway-{uuid.uuid4()}"
+        self._fork_server = fork_server()
         try:
             with self.log.open("wb") as log:
                 self.process = self._launch(log)
+        except BaseException:
+            self._end_fork_server()
+            raise
         finally:
             if self._start.lock is not None:
                 self._start.lock.close()
@@ -210,6 +214,7 @@ class StartingSpark:
                 **os.environ,
                 "SPARK_CONNECT_MODE": "0",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._address),
+                FORK_SERVER: self._fork_server.name if self._fork_server is not None else "",
             },
             pass_fds=[] if lock is None else [lock.fileno()],
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # what Ctrl-C means is for us to say
@@ -262,9 +267,14 @@ class StartingSpark:
             self.process.stdin.close()
         if not leave:
             self._wait_for_java()
+        self._end_fork_server()
         shutil.rmtree(self._temporary, ignore_errors=True)  # also what a run left that was killed
         # What pyspark remembers of a JVM that is gone would stop the next session from starting.
         SparkContext._gateway = SparkContext._jvm = None
+
+    def _end_fork_server(self) -> None:
+        if self._fork_server is not None:
+            self._fork_server.end()
 
     def _note_classes(self) -> None:
         if self._start.archive is not None:

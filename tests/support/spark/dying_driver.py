@@ -30,13 +30,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWrite
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from penstock.spark import local_files
+import penstock.spark
 from penstock.spark.data_source import PenstockDataSource
 from penstock.spark.increments import IncrementStreamWriter
 from penstock.spark.options import Options
 from penstock.spark.sink import StreamWriter
 from penstock.spark.source import StreamReader
-from penstock.spark.worker_python import worker_python
 
 ROWS_A_BATCH = 500
 STREAM, COUNTERS = "stream", "counters"
@@ -158,12 +157,10 @@ def start(spark: SparkSession, url: str, folder: str, query: str) -> StreamingQu
 
 def main(url: str, folder: str, *words: str) -> None:
     queries = [query for query in (COUNTERS, STREAM) if query in words]
-    os.environ["PYSPARK_PYTHON"] = worker_python()
     os.environ |= {"DEATHS": " ".join(words), "DEATHS_IN": folder}  # every Python process of Spark inherits them
-    builder = SparkSession.builder.master("local[2, 4]").config("spark.ui.enabled", "false")
+    builder = penstock.spark.builder("dying").master("local[2, 4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.local.dir", folder).config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    builder = builder.config(map=local_files.settings({"spark.master": "local"}))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark.sparkContext._jvm

@@ -1,10 +1,11 @@
 """Runs projects in one Spark session, one after the other, as it is told: python -m tests.support.spark.runs FOLDER
 
 A line in, a line out, both JSON. `{"folder": ..., "refresh": [...]}` runs a project (the other words are those of
-Selection), and the answer is what became of it: `ran` or the kind of error, what was found, and the rows of each flow
-that was ever said to have ended well. `{"stay": folder, "rows": {...}}` starts its flows as `penstock run --continuous`
-does, until each has read so many rows; the answer has the rows that were read before they started. `{"count": "table"}`
-is answered with how many rows the table has, and `{"missing": null}` with the streams that the last run did not find.
+Selection; with `"every": 1000` the run is looked at so rarely), and the answer is what became of it: `ran` or the
+kind of error, what was found, and the rows of each flow that was ever said to have ended well. `{"stay": folder,
+"rows": {...}}` starts its flows as `penstock run --continuous` does, until each has read so many rows; the answer has
+the rows that were read before they started. `{"count": "table"}` is answered with how many rows the table has, and
+`{"missing": null}` with the streams that the last run did not find.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.spark import progress as progress_module
 from penstock.spark.continuous import LiveFlows, Pace
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.problems import Problem, RunFailed
-from penstock.spark.progress import Progress
+from penstock.spark.progress import EVERY, Progress
 from penstock.spark.project import load
 from penstock.spark.runner import Runner
 from penstock.spark.selection import Selection
@@ -32,8 +34,9 @@ SETTINGS = {"spark.master": "local[2]"}
 missing: list[str] = []
 
 
-def run(session: Session, folder: str, **selection: Any) -> tuple[str, list[str], dict[str, int]]:
+def run(session: Session, folder: str, every: float = EVERY, **selection: Any) -> tuple[str, list[str], dict[str, int]]:
     completed: dict[str, int] = {}
+    progress_module.EVERY = every
 
     def changed() -> None:
         completed.update({flow.name: flow.rows for flow in progress.flows() if flow.state == "COMPLETED"})
