@@ -73,7 +73,8 @@ class World:
 
     def run_until(self, asked: threading.Event) -> None:
         this: Any = self
-        run_until(asked, this, this, this, Selection(full_refresh=["t"]), Pace(1.0, 1000.0), self.told.append)
+        selection, pace = Selection(full_refresh=["t"]), Pace(1.0, 1000.0)
+        run_until(asked, lambda: self.told.append("can stop"), this, this, this, selection, pace, self.told.append)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +110,7 @@ def test_a_first_run_that_fails_is_repeated_with_what_is_to_be_emptied() -> None
     asked.wait = lambda timeout=None: (len(world.ran) > 2 and not asked.set()) or asked.is_set()  # type: ignore[method-assign]
     world.run_until(asked)
     assert [each.full_refresh for each in world.ran] == [["t"], ["t"], ["t"]]
-    assert world.told == ["the server is away; running again in 0 s"] * 2
+    assert world.told == [*["the server is away; running again in 0 s"] * 2, "can stop"]
     with pytest.raises(RunFailed):
         World(LASTING).run_until(threading.Event())
 

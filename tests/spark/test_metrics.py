@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 from tests.support.spark.world import World
@@ -20,7 +21,7 @@ def test_a_batch_has_rows_bytes_a_rate_and_a_lag_by_stream(world: World) -> None
         if sum(each.lag for each in metrics) == 0:
             is_over.set()
 
-    listener = MetricsListener(report, world.url)
+    listener = MetricsListener(report)
     world.spark.streams.addListener(listener)
     try:
         frame = world.follow(stream="a,b", maxRowsPerTrigger=20).select("entry")
@@ -28,7 +29,8 @@ def test_a_batch_has_rows_bytes_a_rate_and_a_lag_by_stream(world: World) -> None
         assert is_over.wait(60), reported
     finally:
         world.spark.streams.removeListener(listener)
-    assert reported == [stream_metrics(each, world.url) for each in progress if each["numInputRows"]]
+    assert reported == [stream_metrics(each) for each in progress if each["numInputRows"]]
+    assert json.loads(progress[0].sources[0].latestOffset)["penstock:metrics"]["b"]["rows"] == 1, "Spark shows it"
     first, last = reported
     assert sum(each.rows for each in first) == 20
     assert sum(each.lag for each in first) == 11

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock.cli.main import app
 from penstock.cli.run_display import Display
 from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, shorten
-from penstock.spark.progress import FlowProgress
+from penstock.spark.progress import FlowProgress, Progress
 from penstock.spark.project import load
 from penstock.spark.sql_files import statements
 
@@ -171,6 +171,13 @@ def test_a_stream_that_does_not_exist_is_told_once_when_its_flow_is_done(is_term
     display.changed()
     display.changed()
     assert out.getvalue().count("a: there is no stream 'clikcs' yet; if that is the right name, write to it\n") == 1
+
+
+def test_a_flow_runs_on_while_the_views_alone_are_recomputed() -> None:
+    progress = Progress(cast("Any", None), "penstock://127.0.0.1:1")
+    for flow, state in [("a", "RUNNING"), ("a", "EXCLUDED"), ("b", "EXCLUDED"), ("b", "QUEUED"), ("b", "EXCLUDED")]:
+        progress.event(f"spark_catalog.default.{flow}", state)
+    assert [(flow.name, flow.state) for flow in progress.flows()] == [("a", "RUNNING"), ("b", "EXCLUDED")]
 
 
 def test_a_continuous_run_tells_of_rows_with_the_time_and_of_failures_once() -> None:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from tests.support.spark.process_tree import command_of
 from tests.support.spark.projects import entries, project, write
 
 from penstock import Server
@@ -193,9 +194,10 @@ def test_a_spark_that_does_not_start_says_so_in_a_line_and_leaves_no_files(tmp_p
     assert not (folder / ".penstock" / "tmp").exists()
 
 
-def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--continuous"]])
+def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Path, options: list[str]) -> None:
     folder = project(tmp_path, COPY)
-    with started([*PENSTOCK, "run", str(folder)]) as run:
+    with started([*PENSTOCK, "run", str(folder), *options]) as run:
         children: list[psutil.Process] = []
         while not any("pyspark-shell" in command_of(each) for each in children):
             assert run.poll() is None
@@ -216,7 +218,7 @@ def test_an_interrupt_is_told_in_our_own_words_only(caplog: pytest.LogCaptureFix
         logging.getLogger("py4j.clientserver").error("Exception occurred while shutting down connection")
         return caplog.messages
 
-    with _Stop(patient=False):
+    with _Stop():
         assert log() == []
     assert len(log()) == 2
 
@@ -242,8 +244,8 @@ def test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed(tmp_path: Pat
             wait_for(lines, "copy: completed, 100 rows")
             write(client, 100)
             wait_for(lines, "copy: running, 100 rows")
-            (java,) = psutil.Process(run.pid).children()
-            processes = [java, *java.children(recursive=True)]
+            processes = psutil.Process(run.pid).children(recursive=True)
+            (java,) = (each for each in processes if "pyspark-shell" in command_of(each))
             daemon = "penstock.spark.worker_daemon"
             daemons = {each: command_of(each) for each in java.children() if daemon in command_of(each)}
             assert len({words[-1] for words in daemons.values()}) == len(daemons) > 0, "a run leaves processes behind"
@@ -278,14 +280,6 @@ def started(words: list[str], env: dict[str, str] | None = None) -> Iterator[sub
             yield process
         finally:
             process.kill()
-
-
-def command_of(process: psutil.Process) -> list[str]:
-    """The command line of a process; nothing if it is over."""
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def wait_for(lines: Iterator[str], *texts: str) -> str:

@@ -258,6 +258,16 @@ def test_a_stream_that_was_deleted_between_two_runs_is_told_at_its_flow_and_full
     assert runs.count("lost") == 1
 
 
+def test_rows_and_failures_of_flows_that_end_between_two_looks_are_told(tmp_path: Path, runs: Runs) -> None:
+    folder = project(tmp_path, a_table("short", read("option('stream', 'in')")))
+    write(runs.client, 0)
+    assert runs.run(folder, every=1000) == {"short": 100}
+    runs.client.delete("in")
+    runs.client.execute_command("TWRITE", "in", "tag", "new")
+    kind, line = runs.mistake(folder, every=1000)
+    assert (kind, "it was deleted and " in line) == ("RunFailed", True)
+
+
 def test_a_mistake_in_streams_that_stay_is_told_as_in_a_run(tmp_path: Path, runs: Runs) -> None:
     folder = project(tmp_path, a_table("wrong", read("option('stream', 'in')") + ".select('nothing')"))
     kind, (line,), _ = runs.stay(folder, {})

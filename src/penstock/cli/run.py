@@ -29,6 +29,7 @@ from rich.console import Console
 from penstock.cli.console_beside import console_beside, is_installed
 from penstock.cli.run_display import Display
 from penstock.cli.server_link import Link
+from penstock.extras import install
 
 if TYPE_CHECKING:
     from penstock.spark.project_file import ProjectFile
@@ -78,11 +79,11 @@ def run(
     Its files reach the server with format("penstock") and need not name it.
     """
     if importlib.util.find_spec("pyspark") is None:
-        _fail(WRONG, "Spark is not installed; pip install 'penstock[spark]' brings it")
+        _fail(WRONG, f"Spark is not installed; {install('spark')}")
     if full_refresh_all and (full_refresh or refresh):
         _fail(WRONG, "--full-refresh-all excludes --full-refresh and --refresh")
     if console and not is_installed():
-        _fail(WRONG, "the console is not installed; pip install 'penstock[console]' brings it")
+        _fail(WRONG, f"the console is not installed; {install('console')}")
     if continuous and dry:
         _fail(WRONG, "--continuous and --dry exclude each other")
     for name, value in (("--trigger", trigger), ("--views", views)):
@@ -96,7 +97,7 @@ def run(
     from penstock.spark.starting import SparkDidNotStart
 
     selection = Selection(full_refresh, full_refresh_all, refresh, dry)
-    stop = _Stop(patient=continuous)
+    stop = _Stop()
     try:
         file = _project_file(folder)
         with _only_one(file), stop, _server(file, url, port) as named, _console(file, named, console):
@@ -118,11 +119,16 @@ def _fail(code: int, *lines: object) -> NoReturn:
 
 
 class _Stop:
-    """Handles signals that ask to stop. If patient, the first one only sets a flag."""
+    """Handles signals that ask to stop: with an exception, and while flows run that can be stopped, the first one with
+    a flag. What comes before that may take minutes, and none of it needs an end.
+    """
 
-    def __init__(self, patient: bool) -> None:
+    def __init__(self) -> None:
         self.asked = threading.Event()
-        self._patient = patient
+        self._patient = False
+
+    def be_patient(self) -> None:
+        self._patient = True
 
     def __enter__(self) -> None:
         logging.getLogger().addFilter(_is_no_interrupt)
@@ -243,6 +249,7 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
             if stop is None:
                 runner.run(selection)
             else:
-                run_until(stop.asked, runner, session, progress, selection, Pace(trigger, views), display.tell)
+                pace = Pace(trigger, views)
+                run_until(stop.asked, stop.be_patient, runner, session, progress, selection, pace, display.tell)
     what = "the project is valid" if selection.dry else "stopped" if stop else "done"
     display.tell(f"{name}: {what}, {time.monotonic() - started:.0f} s")

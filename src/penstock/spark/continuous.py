@@ -169,6 +169,7 @@ class LiveFlows:
 
 def run_until(
     asked: threading.Event,
+    can_stop: Callable[[], None],
     runner: Runner,
     session: Session,
     progress: Progress,
@@ -176,7 +177,10 @@ def run_until(
     pace: Pace,
     tell: Callable[[str], None],
 ) -> None:
-    """Run a project until asked to stop. The first run that succeeds empties the tables that are to be emptied."""
+    """Run a project until asked to stop. The first run that succeeds empties the tables that are to be emptied.
+
+    `can_stop` is called when the flows run, and it is looked often whether to stop.
+    """
     attempts = 0
     while not asked.is_set():
         try:
@@ -190,4 +194,5 @@ def run_until(
             asked.wait(pause_after(attempts))
     if not asked.is_set():
         with LiveFlows(runner, session, progress, pace, tell) as flows:
+            can_stop()
             flows.watch(asked)

@@ -1,9 +1,9 @@
 """How far each flow is: rows, rows a second, and how many messages of its streams are still to be read.
 
-Spark tells the client of a pipeline only that a flow started or ended. The queries behind the flows are in the JVM, in
-the list that all its sessions share; a thread looks there a few times a second. A query leaves the list when it ends,
-so each that was seen is held on to until its last numbers are read. How long the streams are is asked of the server,
-not of Spark, which knows it only as of the last batch.
+Spark tells the client of a pipeline only that a flow started or ended. The queries behind the flows are in the JVM,
+in the list that all its sessions share; a thread looks there a few times a second. A query leaves the list when it
+ends, so each that was seen is held on to until its last numbers are read. The engine has those that ended between two
+looks. How long the streams are is asked of the server, not of Spark, which knows it only as of the last batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from penstock.spark.session import Session
 from penstock.spark.sql_files import short
 
 EVERY = 0.4  # seconds
+OVER = ("COMPLETED", "FAILED")
+"""The states of a flow whose query has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +78,26 @@ class Progress:
         with self._lock:
             self._flows = {name: FlowProgress(name, reached=flow.reached) for name, flow in self._flows.items()}
 
+    def follow(self, queries: Iterable[Any]) -> None:
+        """Look at these queries too. One that ends soon after its start may never be seen in the list."""
+        with self._lock:
+            self._queries |= {query.runId().toString(): query for query in queries}
+
     def event(self, flow: str, state: str) -> None:
         """Spark reports a new state of a flow."""
-        if state in ("COMPLETED", "FAILED"):
+        if state in OVER:
             self._look()
             self._measure_lag()
         name = short(flow)
         with self._lock:
+            known = self._flows.get(name, FlowProgress(name))
+            if state == "EXCLUDED" and known.state != "QUEUED":
+                return  # it is left out of a run of the views alone, beside which it goes on
             if state == "COMPLETED" and name in self._failed:
                 state = "FAILED"  # Spark calls every query completed that is over
             elif state == "STARTING":
                 self._failed.discard(name)
-            self._flows[name] = replace(self._flows.get(name, FlowProgress(name)), state=state)
+            self._flows[name] = replace(known, state=state)
         self._changed()
 
     def flows(self) -> list[FlowProgress]:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 NODE = 1000
 """Messages in a node of a stream: a partition that begins where a node does is read without cutting one."""
+METRICS = "penstock:metrics"
+"""Where the progress of a query has the metrics of a batch, beside the ends of its streams."""
 
 
 def node_of(offset: int) -> int:

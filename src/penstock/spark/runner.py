@@ -21,7 +21,7 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, star
 
 from penstock.spark.catalog_file import CatalogNotKept
 from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, sentence
-from penstock.spark.progress import Progress
+from penstock.spark.progress import OVER, Progress
 from penstock.spark.project import Declarations, Project, declare
 from penstock.spark.selection import Selection
 from penstock.spark.session import Session
@@ -189,6 +189,8 @@ class Runner:
                     else:
                         failed[flow] = found
                 if state := _STATE.match(message):
+                    if state["state"] in OVER and update is not None:
+                        self._progress.follow(self._session.queries(update))
                     self._progress.event(state["flow"], state["state"])
         except PySparkException as error:
             if unresolved:  # a wrong project, or a server that could not be asked for a schema

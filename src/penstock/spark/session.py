@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.spark.starting import StartingSpark
 
@@ -104,6 +104,15 @@ class Session:
             values = graph.get().flowExecutions().valuesIterator()
             while values.hasNext():
                 found.append(values.next())
+        return found
+
+    def queries(self, update: Any) -> list[Any]:
+        """The queries of the streaming flows that the engine has started in an update."""
+        found = []
+        for each in self.executions(update):
+            if each.isStreaming():
+                with contextlib.suppress(Py4JJavaError):  # it is to be started, or could not be
+                    found.append(each.getStreamingQuery())
         return found
 
     def make_tables(self, update: Any) -> list[Any]:

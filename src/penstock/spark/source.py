@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -32,7 +33,7 @@ from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.filters import Wanted, narrow
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
-from penstock.spark.ranges import Bounds, Range, cut, limited
+from penstock.spark.ranges import METRICS, Bounds, Range, cut, limited
 from penstock.spark.rows import OWN_COLUMNS, Converter
 from penstock.spark.stream_schema import defaults_for, schema_of
 
@@ -230,6 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run = f"run/{uuid.uuid4()}"  # names this start of the query, where its id is not known
         self._last: dict[str, int] | None = None  # with the trigger AvailableNow: where to stop
         self._published: dict[str, int] = {}
+        self._planned: list[Range] = []  # what the batch reads that was planned last
 
     @cached_property
     def _planner(self) -> _Planner:
@@ -282,6 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(start, ends, limit.max_rows)
         if not isinstance(limit, ReadAllAvailable) and self._options.maxBytesPerTrigger is not None:
             ends = limited(start, ends, self._rows_in(self._options.maxBytesPerTrigger, start, ends))
+        self._planned = [Range(stream, start.get(stream, 1), end) for stream, end in ends.items()]
         return ends
 
     def _is_begun_anew(self, stream: str, place: int, bounds: dict[str, Bounds]) -> bool:
@@ -301,8 +304,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         total = sum(rows * self._planner.link.bytes_a_message(stream) for stream, rows in waiting.items())
         return max(sum(waiting.values()) * size // total, 1)
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        return _ends(self._planner.bounds())
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the streams end, and the metrics of the batch that was just planned.
+
+        Spark shows this in the progress of the query and uses it for nothing else, so it is a place for metrics.
+        """
+        ends = _ends(self._planner.bounds())
+        metrics = {
+            each.stream: {
+                "rows": each.rows,
+                "bytes": each.rows * self._planner.link.bytes_a_message(each.stream) if each.rows else 0,
+                "lag": max(ends.get(each.stream, each.end) - each.end, 0),
+            }
+            for each in self._planned
+        }
+        return {**ends, METRICS: metrics}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         ranges = [

@@ -49,6 +49,13 @@ def columns_of(options: Options) -> StructType:
 def _with_fields(fields: pa.Schema, options: Options) -> StructType:
     """The columns of a message, with the fields of its entry instead of the entry."""
     columns = StructType([column for column in default_schema(options) if column.name != "entry"])
+    spelt: dict[str, str] = {}
+    for name in fields.names:
+        if (other := spelt.setdefault(name.lower(), name)) != name:
+            raise OptionError(
+                f"the schema has fields {other} and {name}, which are one column to Spark: give the query columns, "
+                ".schema('...'), with one of them, or with both and spark.conf.set('spark.sql.caseSensitive', 'true')"
+            )
     for field in from_arrow_schema(fields, prefer_timestamp_ntz=True):
         columns.add(column_of(field.name), field.dataType, field.nullable or options.badEntries == "null")
     return columns
