@@ -243,3 +243,24 @@ def test_messages_that_unfold_to_a_huge_tree_or_a_deep_one_are_refused(deep: int
     kinds += [message(f"T{at}", **dict.fromkeys(names, f"shop.T{at - 1}")) for at in range(1, deep)]
     with pytest.raises(InvalidSchema, match=r"more than 10000 fields|nested"):
         ProtobufEntries(files(*kinds), f"shop.T{deep - 1}").fields()
+
+
+def test_fields_with_the_names_of_methods_are_fields() -> None:
+    names = (
+        "ListFields",
+        "SerializeToString",
+        "SetInParent",
+        "IsInitialized",
+        "FindInitializationErrors",
+        "FromString",
+    )
+    inner = message("Inner", **dict.fromkeys(names, KINDS.TYPE_STRING))
+    outer = message("Outer", inner="shop.Inner", id=KINDS.TYPE_INT32, **dict.fromkeys(names, KINDS.TYPE_STRING))
+    schema = ProtobufEntries(files(inner, outer), "shop.Outer")
+    values = {name: f"a {name}" for name in names}
+    rows = pa.RecordBatch.from_pylist([{"inner": values, "id": 5, **values}, {"id": 6}], schema.fields())
+    found, bad = read(schema.writer(rows.schema)(rows), schema)
+    assert (found[0], found[1]["id"], bad) == ({"inner": values, "id": 5, **values}, 6, {})
+    strict = message("Strict", IsInitialized=required(KINDS.TYPE_STRING))
+    old = ProtobufEntries(files(strict, syntax="proto2"), "shop.Strict")
+    assert read([b""], old)[1] == {0: "it is no message shop.Strict: it has no IsInitialized"}

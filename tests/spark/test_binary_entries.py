@@ -138,7 +138,7 @@ def test_a_library_that_is_not_there_is_named(
     entry_formats._avro.cache_clear()
     entry_formats._protobuf.cache_clear()
     monkeypatch.setitem(sys.modules, f"penstock.schema.{kind}_entries", None)
-    with pytest.raises(OptionError, match=rf"^entryFormat={kind} needs {library}; pip install 'penstock\[{kind}\]' "):
+    with pytest.raises(OptionError, match=rf"^entryFormat={kind} needs {library}; `pip install '\.\[{kind}\]'`"):
         columns_of(parse({"stream": "s", **formats[kind]}))
 
 
@@ -160,6 +160,56 @@ def test_columns_beside_the_schema_are_refused_before_anything_is_read_or_writte
         check_columns(StructType().add("entry", StringType()), options)
     with pytest.raises(OptionError, match="option avroSchema: it is no Avro schema"):
         columns_of(parse({"stream": "s", "entryFormat": "avro", "avroSchema": "{"}))
+
+
+def test_fields_that_differ_only_in_case_are_refused_unless_the_query_chooses(
+    world: World, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    double = {"type": "record", "name": "D", "fields": [{"name": name, "type": "int"} for name in ("a", "A")]}
+    (tmp_path / "double.desc").write_bytes(files(message("D", a=KINDS.TYPE_INT32, A=KINDS.TYPE_INT32)))
+    protobuf_options = {"protobufDescriptorFile": str(tmp_path / "double.desc"), "protobufMessage": "shop.D"}
+    for options in (
+        {"entryFormat": "avro", "avroSchema": json.dumps(double)},
+        {"entryFormat": "protobuf", **protobuf_options},
+    ):
+        given = parse({"stream": "s", **options})
+        with pytest.raises(OptionError, match=r"^the schema has fields a and A, which are one column to Spark: give "):
+            columns_of(given)
+        check_schema(StructType().add("A", IntegerType()), given)
+        check_columns(StructType().add("a", IntegerType()).add("A", IntegerType()), given)
+        request.addfinalizer(lambda: world.spark.conf.unset("spark.sql.caseSensitive"))
+        world.spark.conf.set("spark.sql.caseSensitive", "true")
+        rows = world.spark.sql("SELECT 1 AS a, 2 AS A")
+        stream = options["entryFormat"]
+        rows.write.format("penstock").options(url=world.url, stream=stream, **options).mode("append").save()
+        assert [tuple(row) for row in world.read("A int, a int", stream=stream, **options).collect()] == [(2, 1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"entryFormat": "avro", "avroSchema": json.dumps(CLICK)}])
+def test_a_date_that_python_does_not_have_is_refused_with_its_column(world: World, options: dict[str, str]) -> None:
+    rows = world.spark.sql("SELECT 'ada' AS user, 5 AS ms, TIMESTAMP '+12026-01-01 00:00:00' AS entry_time")
+    with pytest.raises(
+        PySparkException, match=r"column time has a date or time before the year 1 or after 9999: filter"
+    ):
+        rows.write.format("penstock").options(url=world.url, stream="s", **options).mode("append").save()
+
+
+def test_rows_go_from_stream_to_stream_in_confluents_framing_by_a_schema_in_a_file(
+    world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "click.avsc").write_text(json.dumps(CLICK), encoding="utf-8")
+    options = {"entryFormat": "avro", "avroSchemaFile": str(tmp_path / "click.avsc"), "avroFraming": "confluent"}
+    seventh, eighth = b"\0\0\0\0\7", b"\0\0\0\0\10"
+    world.write("s", seventh + avro("ada", 5), avro("bob"), eighth + avro("dan"))
+    rows = world.follow(stream="s", badEntries="deadletter", deadLetterStream="dead", avroSchemaId=7, **options)
+    world.run(rows.select("user", "ms", "entry_time"), stream="copy", avroSchemaId=8, **options)
+    assert world.entries("copy") == [eighth + avro("ada", 5)]
+    assert [json.loads(letter)["offset"] for letter in world.entries("dead")] == [2, 3]
+    found = world.read(stream="copy", **options).select("user", "ms").collect()
+    assert [tuple(row) for row in found] == [("ada", 5)]
+    with pytest.raises(PySparkException, match="the number of the schema is needed to write with Confluent's framing"):
+        copied = world.read(stream="copy", **options).drop("stream", "offset", "time")
+        copied.write.format("penstock").options(url=world.url, stream="other", **options).mode("append").save()
 
 
 def test_rows_go_from_stream_to_stream_in_avro(world: World) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.types as is_
 
 from penstock.schema.arrow_types import type_name
+from penstock.schema.arrow_values import python_values
 from penstock.schema.fields import InvalidSchema, Type
 from penstock.schema.parser import parse
 from penstock.schema.widening import holds
@@ -185,7 +186,9 @@ def _prepared(prepare: Prepare | None, value: Any) -> Any:
 
 def rows_to_write(rows: pa.RecordBatch, prepare: Mapping[str, Prepare | None]) -> list[Row]:
     """Rows as Python values that an encoder takes."""
-    found: list[Row] = rows.to_pylist()
+    names = rows.schema.names
+    columns = [python_values(column, name) for name, column in zip(names, rows.columns, strict=True)]
+    found: list[Row] = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
     for name, change in prepare.items():
         if change is not None:
             for row in found:

@@ -21,12 +21,15 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock.schema.entry_format import BadDatum, DecodedEntries, Row, check_to_read, rows_to_write, to_write
 from penstock.schema.fields import InvalidSchema
 
 _Kinds = descriptor_pb2.FieldDescriptorProto
 _TIMESTAMP = "google.protobuf.Timestamp"
+_Message: Any = Timestamp
+"""A class with the methods of all messages: a message itself may have a field of the name of a method."""
 _SIMPLE = {
     _Kinds.TYPE_BOOL: pa.bool_(), _Kinds.TYPE_STRING: pa.string(), _Kinds.TYPE_BYTES: pa.binary(),
     _Kinds.TYPE_FLOAT: pa.float32(), _Kinds.TYPE_DOUBLE: pa.float64(), _Kinds.TYPE_ENUM: pa.string(),
@@ -136,8 +139,8 @@ class ProtobufEntries:
                 message = self._class.FromString(entry)
             except DecodeError as error:
                 raise BadDatum(f"it is no {self._name}: {error}") from None
-            if self._is_checked and not message.IsInitialized():
-                missing = ", ".join(message.FindInitializationErrors())
+            if self._is_checked and not _Message.IsInitialized(message):
+                missing = ", ".join(_Message.FindInitializationErrors(message))
                 raise BadDatum(f"it is no {self._name}: it has no {missing}")
             try:
                 return read(message)
@@ -163,7 +166,7 @@ class ProtobufEntries:
 
         def row_of(message: Any) -> Row:
             row = dict(absent)
-            for field, value in message.ListFields():
+            for field, value in _Message.ListFields(message):
                 if field.number in read:
                     name, value_of = read[field.number]
                     row[name] = value_of(value)
@@ -198,7 +201,7 @@ class ProtobufEntries:
             message = self._class()
             try:
                 fill(message, row)
-                entry: bytes = message.SerializeToString(deterministic=True)
+                entry: bytes = _Message.SerializeToString(message, deterministic=True)
             except Exception as error:  # of many kinds
                 raise ValueError(f"a row does not fit the {self._name}: {error}") from None
             return entry
@@ -302,7 +305,7 @@ def _field_writer(field: Any, column: pa.DataType) -> Fill:
 
         def put_one(message: Any, value: Any) -> None:
             target = getattr(message, name)
-            target.SetInParent()
+            _Message.SetInParent(target)
             fill(target, value)
 
         def put_each(message: Any, values: Any) -> None:

@@ -97,11 +97,15 @@ def _text_of(schema: Any) -> str:
 
 def entries_of(table: Any) -> list[bytes]:
     """The rows of a table with typed columns as JSON objects."""
+    from penstock.schema.arrow_values import python_values
+
     names = [json.dumps(name, ensure_ascii=False) for name in table.column_names]
     columns: list[list[str]] = []
     for at, field in enumerate(table.schema):
         write = _writer(field.type, field.name)
-        columns.append(["null" if value is None else write(value) for value in table.column(at).to_pylist()])
+        columns.append(
+            ["null" if value is None else write(value) for value in python_values(table.column(at), field.name)]
+        )
     if not columns:
         raise ValueError("the table has no columns")
     return [_object(names, row).encode() for row in zip(*columns, strict=True)]
