@@ -10,6 +10,9 @@ import redis
 
 from penstock import Server
 from penstock.bench.servers import Running, penstock_server
+from penstock.engine.keyspace.memory import IDLE_PAUSE
+from penstock.engine.session import Session
+from penstock.server.app import App
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +159,28 @@ def test_measuring_pauses_in_proportion_to_what_it_cost(ours: Server) -> None:
     began = time.monotonic()
     first, second = ours.call(ticks)
     assert first == second, "the second measurement was too early"
+
+
+def test_an_idle_server_measures_once_a_second_and_one_that_was_asked_at_its_next_tick(ours: Server) -> None:
+    def measures(after_command: bool, after_a_second: bool) -> bool:
+        """Whether a tick measures when the time for it has come."""
+
+        def tick(app: App) -> bool:
+            memory = app.engine.memory
+            memory.measure()
+            assert memory._next_if_idle >= began + IDLE_PAUSE
+            memory._next, memory._next_if_idle = 0, 0 if after_a_second else time.monotonic() + 60
+            if after_command:
+                app.engine.execute(Session(app.engine), [b"PING"])
+            memory.tick()
+            return memory._next > 0
+
+        return ours.call(tick)
+
+    began = time.monotonic()
+    assert not measures(after_command=False, after_a_second=False)
+    assert measures(after_command=True, after_a_second=False)
+    assert measures(after_command=False, after_a_second=True)
 
 
 def test_usage_grows_with_the_value(r: redis.Redis) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import redis
+from tests.support.server_process import Process
+
+from penstock.testing.redis import free_port
 
 COMMANDS = """
 import sys
@@ -54,6 +60,45 @@ def test_pandas_is_not_imported_by_a_server_that_reads_and_writes_arrow(tmp_path
     assert done.returncode == 0, done.stderr.decode()
     assert "pyarrow" in done.stdout.decode().split()
     assert "pandas" not in done.stdout.decode().split()
+
+
+MODULE = """
+import numpy
+import pyarrow
+
+from penstock.modules import Flag, command
+
+@command("COUNTED", arity=1, flags=Flag.READONLY, group="module")
+def counted(session, argv):
+    'Count to three.'
+    return pyarrow.array(numpy.arange(3)).to_numpy().tolist()
+"""
+
+
+@contextlib.contextmanager
+def serving(folder: Path, options: str = "") -> Iterator[tuple[Process, redis.Redis]]:
+    server = Process(folder, free_port(), "penstock.__main__", options)  # started, not forked
+    with redis.Redis(port=server.port) as client:
+        yield server, client
+    server.kill()
+
+
+def loads_numpy(server: Process) -> bool:
+    """Whether the process of a server has mapped a file of numpy; it has mapped Arrow's."""
+    files = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "/libarrow" in files
+    return "/numpy/" in files
+
+
+def test_a_server_does_without_numpy_unless_a_module_may_use_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, client):
+        client.execute_command("TWRITE", "s", "ENTRIES", *["tag", "entry"] * 2500)
+        assert len(client.execute_command("TREAD", "s", 1, 2500, "FORMAT", "ARROW")) > 2500
+        assert not loads_numpy(server)
+    (tmp_path / "counting.py").write_text(MODULE)
+    with serving(tmp_path, f"--module {tmp_path / 'counting.py'}") as (server, client):
+        assert client.execute_command("COUNTED") == [0, 1, 2]
+        assert loads_numpy(server)
 
 
 CALL = """

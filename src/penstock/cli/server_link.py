@@ -76,7 +76,8 @@ class Link:
 
         self.subcommand = subcommand
         try:
-            self.place = _place(url, is_shard_url(url))
+            self._of_shard = is_shard_url(url)
+            self.place = _place(url, self._of_shard)
             pool = sync_pool(url, socket_connect_timeout=5)
             settings_from(pool, {})  # checks the client's settings, and takes them out: this is redis-py's client
             for name in _OF_PROGRAMS:
@@ -195,6 +196,11 @@ class Link:
             if error.is_unknown_host:
                 self.fail(
                     f"no host has the name in {self.place} ({error}). Name another with --url redis://host:port/0"
+                )
+            if self._of_shard:
+                self.fail(
+                    f"no leader answers at {self.place} ({error}). Start the server that led, or send REPLICAOF NO ONE"
+                    " to one of the others, unless Sentinel or etcd does so"
                 )
             port = self.place.rpartition(":")[2]
             self.fail(

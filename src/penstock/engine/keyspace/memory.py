@@ -5,8 +5,8 @@ allocators keep what they got from the system. So used memory is what the alloca
 themselves (allocators.py). Where they cannot be asked it is the resident size, or its peak where even that is unknown.
 
 Counting walks the allocators' own lists: 20 microseconds for a small heap, two milliseconds for a gigabyte. So `tick`
-spends at most one part in SHARE of the time on it; between ticks `account` counts what clients send and measures again
-when half of the room that was left may be gone.
+spends at most one part in SHARE of the time on it, and does it once a second while no command runs; between ticks
+`account` counts what clients send and measures again when half of the room that was left may be gone.
 
 Most commands keep their arguments and no more. A command that may take more declares how much (`grows`), and is refused
 before it runs if that would pass the limit. What threads and the LAZY queue have yet to take is `reserved`.
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SHARE = 200
 """One part in this many of the time may go into periodic measuring."""
+IDLE_PAUSE = 1.0
+"""Seconds between two periodic measurements if no command ran meanwhile: threads may still free what was deleted."""
 SMALLEST_STEP = 1 << 19
 """Bytes that may be written between two measurements, however little room is left."""
 OVERHEAD = 64
@@ -68,6 +70,8 @@ class Memory:
         self.used_memory_rss = 0
         self.used_memory_peak = 0
         self._next = 0.0  # when `tick` may measure again
+        self._next_if_idle = 0.0
+        self._commands = 0  # that had run at the last measurement
         self._room = 0  # bytes that clients may write before `account` measures again
         self._dirty = 0  # keyspace.dirty at the last measurement
         self.reserved = 0  # bytes that commands which have begun, or are queued, may still take
@@ -82,7 +86,9 @@ class Memory:
 
     def tick(self) -> None:
         """For the server's periodic work."""
-        if time.monotonic() >= self._next:
+        engine, now = self._engine, time.monotonic()
+        is_idle = engine.stats.commands == self._commands and engine.keyspace.dirty == self._dirty
+        if now >= (self._next_if_idle if is_idle else self._next):
             self.measure()
 
     def lacks(self, growth: int) -> bool:
@@ -111,11 +117,12 @@ class Memory:
         if 0 < self.limit < self.used_memory and self._engine.compression.now():
             self._look()
         self.used_memory_peak = max(self.used_memory_peak, self.used_memory)
-        self._dirty = self._engine.keyspace.dirty
+        self._dirty, self._commands = self._engine.keyspace.dirty, self._engine.stats.commands
         self._engine.over_memory = 0 < self.limit < self.used_memory
         self._room = max((self.limit - self.used_memory - self.reserved) // 2, SMALLEST_STEP)
         ended = time.monotonic()
         self._next = ended + SHARE * (ended - started)
+        self._next_if_idle = max(self._next, ended + IDLE_PAUSE)
 
     def _look(self) -> None:
         self.used_memory_rss, private = resident()
