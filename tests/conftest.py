@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import gc
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.support import doctests
 from tests.support.engine.lock_world import Slow, slow_commands
+from tests.support.forked_program import ForkedProgram
 from tests.support.processes import (  # noqa: F401
     pytest_collection,
     pytest_collection_modifyitems,
@@ -44,6 +44,7 @@ settings.register_profile("timing decides no test", deadline=None, suppress_heal
 settings.load_profile("timing decides no test")
 # redis-py reads its version from a file for every client, which takes two thirds of the time of a client and a PING.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+gc.set_threshold(50_000, 50, 1000)  # as servers have it: an eighth of the time of the tests went into collecting
 
 
 THREADED = {
@@ -92,6 +93,14 @@ def _no_job_is_counted_when_a_test_ends() -> Iterator[None]:
     wait_until(lambda: thread_switching._jobs == 0)
 
 
+@pytest.fixture(autouse=True)
+def _signals_are_handled_as_before() -> Iterator[None]:
+    """A handler that a test leaves would decide what a later one finds in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _what_a_file_leaves_open_fails_there() -> Iterator[None]:
     """A socket or file that was not closed complains when the garbage collector finds it: here, not in another file.
@@ -101,6 +110,16 @@ def _what_a_file_leaves_open_fails_there() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _what_a_test_may_leave_open_is_found_there(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that ignores what the collector complains of must not leave that to the end of its file, where it counts
+    against another test.
+    """
+    yield
+    if any("Unraisable" in mark.args[0] for mark in request.node.iter_markers("filterwarnings")):
+        gc.collect()
 
 
 @pytest.fixture
@@ -145,10 +164,12 @@ def theirs() -> Iterator[RedisServer]:
         _shared.remove(server.url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[RedisCluster]:
-    """A real Redis Cluster that all tests share; use it through `cluster`. Slow nodes are
-    not replaced by the others.
+    """A real Redis Cluster that the tests of a file share; use it through `cluster`. Slow nodes are not replaced by the
+    others.
+
+    Six nodes that tell each other that they live take as much CPU time in a minute and a half as a start.
     """
     with RedisCluster(cluster_node_timeout="15000") as cluster:
         yield cluster
@@ -169,7 +190,7 @@ def ours_threaded() -> Iterator[str]:
     """
     port = free_port()
     words = ["serve", "--port", str(port), "--save", "", "--worker-threshold", "1", "--loglevel", "warning"]
-    process = subprocess.Popen(
+    process = ForkedProgram(
         [sys.executable, "-m", "tests.support.everything_long", *words], cwd=Path(__file__).parent.parent
     )
     try:

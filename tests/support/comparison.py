@@ -7,6 +7,7 @@ A family's test gives a strategy of commands; `normal` may hide what is rightly 
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -24,17 +25,27 @@ Normal = Callable[[Argv, Any], Any]
 _servers: list[Any] = []
 
 
-def _clients() -> tuple[redis.Redis, redis.Redis]:
-    """One pair of servers for all machines of a test process; the process's end ends them."""
+def clients() -> tuple[redis.Redis, redis.Redis]:
+    """Of one pair of servers for all examples of a machine; see `with_servers`."""
     if not _servers:
-        import atexit
-
         for server in (Server(), RedisServer(hz="100")):  # it looks only so often whose time to wait is over
             server.start()
-            atexit.register(server.stop)
             _servers.append(server)
     ours, theirs = (redis.Redis.from_url(server.url, protocol=2, socket_timeout=60) for server in _servers)
     return ours, theirs
+
+
+def with_servers(case: type[unittest.TestCase]) -> type[unittest.TestCase]:
+    """The test of a machine that uses `clients`: the servers end with it, since a server is at work also when no client
+    asks for anything.
+    """
+
+    def end(cls: type) -> None:
+        while _servers:
+            _servers.pop().stop()
+
+    case.tearDownClass = classmethod(end)  # type: ignore[assignment]
+    return case
 
 
 def reply_of(client: redis.Redis, argv: Argv) -> Any:
@@ -65,14 +76,14 @@ def comparison_machine(
     examples: int = 50,
     steps: int = 30,
     ask_ours: Callable[[Argv], Argv] = lambda argv: argv,
-) -> type:
+) -> type[unittest.TestCase]:
     """A test case class; assign it to a name that starts with Test. `ask_ours` sends the same command to ours."""
 
     class Comparison(RuleBasedStateMachine):
         @initialize()
         def connect(self) -> None:
             self.history: list[Argv] = []
-            self.ours, self.theirs = _clients()
+            self.ours, self.theirs = clients()
             for client in (self.ours, self.theirs):
                 client.flushall()
 
@@ -88,7 +99,7 @@ def comparison_machine(
                 if client is not None:
                     client.close()
 
-    case = Comparison.TestCase
+    case = with_servers(Comparison.TestCase)
     case.settings = settings(
         # No explain phase: it traces every line of redis-py, and a failure then looks like a hang.
         phases=[phase for phase in Phase if phase is not Phase.explain],

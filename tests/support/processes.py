@@ -9,17 +9,15 @@ parts like any other file, and the longest are parts by themselves. On a machine
 the first part of Spark has it made, and the others wait for it: it lets their JVMs start in half the time
 (tests/support/spark/archive_training.py). So what takes long without Spark begins before the rest of Spark.
 
-All processes import all files. Where nothing is compiled yet, each begins with other files, so that no two compile the
-same ones at the same time: pytest's own compiler takes longer than everything else that goes before the first test.
+The tests are collected once: see shared_collection.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
-from _pytest.pathlib import ImportMode, import_path
+from tests.support import shared_collection
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
@@ -92,23 +90,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Parts:
     return Parts(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # in one process the quick ones go first
-        items.sort(key=lambda item: rank_of(part_of(item.nodeid)))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Import the files in an order of this process's own, if it is to collect all of them.
+    shared_collection.begin(session)
 
-    One that cannot be imported is left to the collection, which says so.
-    """
-    config = session.config
-    root = config.rootpath
-    everything = [root / path for path in config.getini("testpaths")]
-    if hasattr(config, "workerinput") and [root / path for path in config.args] == everything:
-        files = sorted((root / "tests").rglob("test_*.py"))
-        first = len(files) * int(config.workerinput["workerid"][2:]) // config.workerinput["workercount"]
-        for file in files[first:] + files[:first]:
-            with contextlib.suppress(Exception):
-                import_path(file, mode=ImportMode.importlib, root=root, consider_namespace_packages=False)
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # in one process the quick ones go first
+        items.sort(key=lambda item: rank_of(part_of(item.nodeid)))
+        shared_collection.end(session, items)

@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 
 import redis
+from tests.support.forked_program import ForkedProgram
+
+FORKED = ("penstock", "tests.support.everything_long")
+"""Programs that change nothing before they import the server."""
 
 
 class Process:
@@ -21,7 +25,7 @@ class Process:
         )
         words += f" --auto-aof-rewrite-min-size 20000 {options}"
         self.output = (folder / "server.log").open("ab")
-        self.process = subprocess.Popen(
+        self.process = (ForkedProgram if program in FORKED else subprocess.Popen)(
             [sys.executable, "-m", program, *words.split()],
             stdout=self.output,
             stderr=self.output,

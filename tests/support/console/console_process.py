@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked_program import ForkedProgram
+
 
 class ConsoleProcess:
     """`penstock console`; `with` ends it."""
 
     def __init__(self, url: str, folder: Path, *options: str, port: int = 0) -> None:
         words = ["console", "--url", url, "--port", str(port), "--dir", str(folder), *options]
-        self.process = subprocess.Popen([sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE, text=True)
+        self.process = ForkedProgram([sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert "http://" in line, f"the console did not start: {line!r}"

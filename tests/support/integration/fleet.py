@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROGRAM = Path(__file__).with_name("fleet_worker.py")
+from tests.support.forked_program import ForkedProgram
+
+PROGRAM = "tests.support.integration.fleet_worker"
 
 
 class Line(NamedTuple):
@@ -41,7 +43,8 @@ class Fleet:
             self.processes.append(self._start())
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, str(PROGRAM), self._url, str(self._log), self._options])
+        words = [sys.executable, "-m", PROGRAM, self._url, str(self._log), self._options]
+        return ForkedProgram(words, cwd=Path(__file__).parents[3])
 
     def revive(self) -> int:
         """Start processes again that died; how many."""

@@ -1,4 +1,4 @@
-"""A worker of the fleet tests, in a process of its own: `python fleet_worker.py URL LOG OPTIONS`.
+"""A worker of the fleet tests, in a process of its own: `python -m` this module `URL LOG OPTIONS`.
 
 The entry of a message says what its body does; a line in the log says when a body began and ended:
 

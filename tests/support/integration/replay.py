@@ -77,7 +77,7 @@ class Soon:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         self.callbacks.append(callback)
 
     call_soon_threadsafe = call_soon

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class CallNow:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         self.soon.append(callback)
 
     call_soon_threadsafe = call_soon
@@ -60,6 +61,7 @@ class Life:
         while self.persistence._child.running is not None or self.persistence._rewrites.scheduled:
             self.persistence.tick()
             self.loop.run()
+            time.sleep(0.001)  # the child needs the processor
         self.loop.run()
 
     @property
