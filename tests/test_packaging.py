@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1800)  # it installs and compiles, which takes long on a busy machine
+
 ROOT = Path(__file__).parent.parent
 TWINS = sorted(path.stem for path in (ROOT / "src").rglob("*.pyx"))
 
@@ -33,7 +35,7 @@ print(*sorted(path.name.split(".")[0] for path in pathlib.Path(penstock.__file__
 def run(*command: object, **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
     done = subprocess.run(
-        [str(word) for word in command], env=clean | environment, cwd="/", text=True, capture_output=True, timeout=380
+        [str(word) for word in command], env=clean | environment, cwd="/", text=True, capture_output=True, timeout=1200
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,4 +1,7 @@
-"""`penstock tail`, `write` and `streams` as a shell runs them: real processes against an embedded server."""
+"""`penstock tail`, `write` and `streams` as a shell runs them: real processes against an embedded server.
+
+Most are forked, with their imports done; some of each subcommand are started as a shell does.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 import redis
 import typer
+from tests.support.forked_program import ForkedProgram
 
 from penstock import Server
 from penstock.cli.server_link import Link
@@ -31,12 +35,14 @@ def client(ours: Server) -> Iterator[redis.Redis]:
 
 
 def run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*PENSTOCK, *words], input=stdin, capture_output=True, timeout=SECONDS, check=False)
+    with running(*words) as process:
+        output, errors = process.communicate(stdin, timeout=SECONDS)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
 @contextmanager
 def running(*words: str, **options: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
+    process = ForkedProgram(
         [*PENSTOCK, *words],
         **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     )  # fmt: skip
@@ -302,7 +308,7 @@ def test_streams_are_listed_with_length_bytes_and_lag(ours: Server, client: redi
     assert row == {
         "stream": "events", "length": 3, "first": 1, "last": 3, "rate": 0.0, "groups": {"g": {"lag": 2, "pending": 1}},
     }  # fmt: skip
-    table = run("streams", "--url", ours.url).stdout.decode()
+    table = subprocess.run([*PENSTOCK, "streams", "--url", ours.url], capture_output=True, check=True).stdout.decode()
     assert "events" in table and "g: 2 (1)" in table and "no stream" not in table
 
 
@@ -356,6 +362,15 @@ def test_a_server_that_is_not_there_is_named_with_the_remedy(words: tuple[str, .
     assert done.returncode == 1
     assert f"no server answers at 127.0.0.1:{port}".encode() in done.stderr
     assert f"penstock serve --port {port}".encode() in done.stderr
+    assert b"Traceback" not in done.stderr and b"secret" not in done.stderr
+
+
+def test_a_leader_that_is_not_there_is_named_with_the_remedy() -> None:
+    port = free_port()
+    done = run("streams", "--url", f"penstock://:secret@127.0.0.1:{port},127.0.0.1:{port + 1}")
+    assert done.returncode == 1
+    assert f"no leader answers at 127.0.0.1:{port},127.0.0.1:{port + 1}".encode() in done.stderr
+    assert b"REPLICAOF NO ONE" in done.stderr and b"penstock serve" not in done.stderr
     assert b"Traceback" not in done.stderr and b"secret" not in done.stderr
 
 

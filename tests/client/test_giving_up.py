@@ -9,14 +9,16 @@ import contextlib
 import enum
 import gc
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 import redis
 from tests.support.client.clients import Connect
-from tests.support.client.interrupts import ask_interrupted
+from tests.support.client.interrupts import Interrupt, ask_interrupted
 from tests.support.client.scripted import World, many, single
 
 from penstock import Client, Server, State, aio
@@ -483,6 +485,34 @@ def test_interrupts_between_any_two_steps_mix_up_no_replies(theirs: RedisServer,
             assert client.echo(b"x") == b"x"
             break
     client.close()
+
+
+@pytest.mark.parametrize("line", range(7))
+def test_an_interrupt_while_a_socket_is_made_leaves_none_open(theirs: RedisServer, line: int) -> None:
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code is not socket.socket.__init__.__code__:
+            return None
+        if event == "line":
+            left -= 1
+        if left < 0:
+            left = 1 << 30
+            made.append(frame.f_locals["self"])
+            raise Interrupt
+        return trace
+
+    made: list[socket.socket] = []
+    with Client.from_url(theirs.url) as client:
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(Interrupt):
+                client.ping()
+        finally:
+            sys.settrace(None)
+        assert [sock.fileno() for sock in made] == [-1]
+        assert client.ping()
 
 
 def test_a_server_that_is_silent_during_a_handshake_does_not_block_the_next_connection(

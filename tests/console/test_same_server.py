@@ -27,7 +27,8 @@ Look = Callable[[Server], Awaitable[tuple[list[float], float]]]
 def _looking(folder: Path, look: Callable[[Look], Awaitable[None]]) -> None:
     """Run `look` with a function that samples the stream `clicks` of a server: its last offsets in the graph, and rate.
 
-    All servers are at one address, and one login and sampler go on, as in a console that is open all the time.
+    Each offset is given once: how many points show it depends on how long the servers took to start. All servers are
+    at one address, and one login and sampler go on, as in a console that is open all the time.
     """
 
     async def run() -> None:
@@ -42,8 +43,8 @@ def _looking(folder: Path, look: Callable[[Look], Awaitable[None]]) -> None:
                 await samplers[0].refresh([b"clicks"])
             except Away:  # the connection to the server before
                 await samplers[0].refresh([b"clicks"])
-            points = (await history.read(b"clicks", 3600)).get(b"", [])
-            return [point.values[0] for point in points], samplers[0].streams[b"clicks"].rate
+            points = (await history.read(time.time(), b"clicks", 3600)).get(b"", [])
+            return list(dict.fromkeys(point.values[0] for point in points)), samplers[0].streams[b"clicks"].rate
 
         try:
             await look(sample)

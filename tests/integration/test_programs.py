@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -58,7 +59,12 @@ def test_an_rq_worker_runs_jobs_and_keeps_their_results(client: redis.Redis) -> 
     jobs = [queue.enqueue("builtins.pow", number, 2) for number in range(20)]
     bad = queue.enqueue("operator.truediv", 1, 0)
     worker = rq.SimpleWorker([queue], connection=client)
-    assert worker.work(burst=True)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert worker.work(burst=True)
+    finally:
+        for number, handler in handlers.items():  # the worker's own would stay
+            signal.signal(number, handler)
     assert [job.latest_result().return_value for job in jobs] == [number**2 for number in range(20)]
     assert bad.latest_result().type == rq.results.Result.Type.FAILED
     assert queue.failed_job_registry.get_job_ids() == [bad.id]

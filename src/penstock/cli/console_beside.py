@@ -36,7 +36,12 @@ def console_beside(url: str, folder: Path, tell: Callable[[str], None]) -> Itera
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        tell(process.stdout.readline().strip() or "The console did not start.")
+        try:
+            line = process.stdout.readline()
+        except BaseException:
+            process.kill()  # it looks at the pipe only when it has started
+            raise
+        tell(line.strip() or "The console did not start.")
         yield
     finally:
         process.stdin.close()

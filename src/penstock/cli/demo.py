@@ -28,6 +28,7 @@ from rich.table import Table
 
 from penstock.cli.console_beside import console_beside, is_installed
 from penstock.cli.run_display import Display
+from penstock.extras import install
 
 if TYPE_CHECKING:
     from penstock.demo.clicks import Tally
@@ -66,7 +67,7 @@ def demo(
         )
         raise typer.Exit(2)
     if importlib.util.find_spec("pyspark") is None:
-        console.print("penstock demo: Spark is not installed; pip install 'penstock[spark]' brings it", markup=False)
+        console.print(f"penstock demo: Spark is not installed; {install('spark')}", markup=False)
         raise typer.Exit(2)
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
@@ -257,6 +258,6 @@ def _summary(console: Console, sent: Tally, found: dict[tuple[str, str], int], w
         console.print(
             f"[bold green]All {len(sent.ids):,} clicks are accounted for, each exactly once[/]: in the table clicks, "
             f"{sum(sent.minutes.values()):,} in the counts of their minutes, "
-            f"{len(sent.alerts):,} slow ones in the stream alerts."
+            f"in the stream alerts those that were slow: {len(sent.alerts):,}."
         )
     console.print(f"The picture is in {picture}. Your own project: [bold]penstock init DIR[/]")

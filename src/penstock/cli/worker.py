@@ -88,7 +88,8 @@ def worker(
     ):  # compiled files are told apart by whole seconds and sizes: a quick change would be taken for the old one
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     fleet = Fleet(spec, processes, grace_ms / 1000, _say, waits_for_change=reload)
-    _say(f"{handler}: {processes} processes for '{stream}' in group '{group}' of {without_secrets(url)}")
+    many = "1 process" if processes == 1 else f"{processes} processes"
+    _say(f"{handler}: {many} for '{stream}' in group '{group}' of {without_secrets(url)}")
     with contextlib.ExitStack() as around:
         around.enter_context(_asked_to_stop(fleet))
         try:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,13 +264,13 @@ class History:
         for ring in range(len(RINGS)):
             self._places.pop((series, ring), None)
 
-    async def read(self, stream: bytes, seconds: int) -> dict[bytes, list[Point]]:
+    async def read(self, now: float, stream: bytes, seconds: int) -> dict[bytes, list[Point]]:
         """The points of a stream and its groups, of the last so many seconds; the stream itself is under b''."""
-        return await asyncio.to_thread(self._read, stream, seconds)
+        return await asyncio.to_thread(self._read, int(now), stream, seconds)
 
-    def _read(self, stream: bytes, seconds: int) -> dict[bytes, list[Point]]:
+    def _read(self, now: int, stream: bytes, seconds: int) -> dict[bytes, list[Point]]:
         ring = next((n for n, (step, length) in enumerate(RINGS) if step * length >= seconds), len(RINGS) - 1)
-        since = int(time.time()) - seconds
+        since = now - seconds
         rows: list[tuple[bytes, int, float, float, float, float | None]] = []
         with self._lock, contextlib.suppress(sqlite3.Error):
             rows = self._file.execute(

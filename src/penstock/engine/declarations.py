@@ -74,7 +74,7 @@ class Flag(enum.Flag):
     NOSCRIPT = enum.auto()  # not from a script
     BLOCKING = enum.auto()  # may wait
     LOADING = enum.auto()  # allowed while the data set is being loaded
-    STALE = enum.auto()  # allowed on a replica that lost its primary
+    STALE = enum.auto()  # allowed on a replica that lost its leader
     FAST = enum.auto()  # O(1) or O(log N), never slow enough for the slow log
     NO_AUTH = enum.auto()  # allowed before logging in
     NO_MULTI = enum.auto()  # not inside MULTI

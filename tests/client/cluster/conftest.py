@@ -34,7 +34,7 @@ def client(connect: Connect) -> Any:
     return connect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def all_proxies(shared_cluster: RedisCluster) -> Iterator[Proxied]:
     proxied = Proxied(shared_cluster)
     yield proxied

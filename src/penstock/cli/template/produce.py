@@ -1,6 +1,5 @@
 """Writes ten clicks a second, until Ctrl-C: python produce.py redis://127.0.0.1:7000"""
 
-import contextlib
 import json
 import random
 import sys
@@ -24,5 +23,9 @@ def main(url: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main(sys.argv[1])
+    except KeyboardInterrupt:
+        pass
+    except redis.ConnectionError as error:
+        sys.exit(f"no server answers: {error}")

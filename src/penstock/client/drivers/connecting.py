@@ -6,6 +6,7 @@ itself: only the core knows which commands may be repeated.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -130,12 +131,16 @@ def limit_opening(connection: Any, seconds: float | None) -> None:
 def close_half_open(error: BaseException) -> None:
     """Close the socket that was being connected: redis-py does so after an OSError, and after an interrupt leaves it to
     the collector.
+
+    It is `sock` in the frames of redis-py, and `self` in those of the socket, which may not be complete: `close` fails
+    for a socket whose `__init__` was interrupted, `detach` does not.
     """
     trace = error.__traceback__
     while trace is not None:
-        sock = trace.tb_frame.f_locals.get("sock")
-        if isinstance(sock, socket.socket):
-            sock.close()
+        names = trace.tb_frame.f_locals
+        for sock in (names.get("sock"), names.get("self")):
+            if isinstance(sock, socket.socket) and (number := sock.detach()) >= 0:
+                os.close(number)
         trace = trace.tb_next
 
 

@@ -24,7 +24,7 @@ async def overview(asking: Asking) -> dict[str, Any]:
     raw, count, log = await asking.login.find_all([SECTIONS, ("DBSIZE",), ("ACL", "LOG", 0)])
     streams = list(sampler.streams.values())
     info = parse_info(raw) if raw is not None else None
-    points = (await asking.console.history.read(b"", HOUR)).get(b"", []) if info is not None else []
+    points = (await asking.console.history.read(time.time(), b"", HOUR)).get(b"", []) if info is not None else []
     return {
         "server": _server(info) if info is not None else None,
         "keys": count,

@@ -129,7 +129,7 @@ async def graph(asking: Asking) -> dict[str, Any]:
     await asking.login.stream(key)  # the user may see it, and it is there
     sampler = asking.sampler
     await sampler.refresh([key])
-    series = await asking.console.history.read(key, seconds)
+    series = await asking.console.history.read(time.time(), key, seconds)
     now = int(time.time())
     if (sample := sampler.streams.get(key)) is not None:
         taken = int(sample.taken)
