@@ -147,3 +147,27 @@ def test_an_invalid_value_is_removed_and_an_error(tmp_path: Path) -> None:
             client.execute_command("CARELESS.FOREIGN", "k")
         assert client.exists("k") == 0
         assert client.save()
+
+
+# -- two servers in one process -------------------------------------------------------------------------------
+
+
+def test_a_server_has_no_commands_of_modules_that_another_one_was_started_with(tmp_path: Path) -> None:
+    text = GREETING.replace("GREET", "ALONE")
+    with Server() as before, Server(module=write(tmp_path, text, "alone.py")) as owner, Server() as after:
+        for url, has in ((before.url, False), (owner.url, True), (after.url, False)):
+            with redis.Redis.from_url(url) as client:
+                calls = [
+                    ["ALONE", "k"], ["ALONE.ALL", "SHOUT"], ["ALONE.ALL", "HELP"],
+                    ["EVAL", "return redis.call('ALONE', 'k')", 0], ["ACL", "DRYRUN", "default", "ALONE", "k"],
+                ]  # fmt: skip
+                for words in calls:
+                    if has:
+                        client.execute_command(*words)
+                        continue
+                    with pytest.raises(redis.ResponseError, match=r"(?i)unknown|not found"):
+                        client.execute_command(*words)
+                names = [name for name in client.command_list() if b"alone" in name.lower()]
+                assert names == ([b"alone", b"alone.all", b"alone.all|help", b"alone.all|shout"] if has else [])
+                assert bool(client.execute_command("COMMAND", "DOCS", "ALONE")) == has
+                assert client.command_count() == len(client.command())

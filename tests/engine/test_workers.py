@@ -17,8 +17,9 @@ from tests.support.engine.lock_world import Slow, World
 from penstock.engine.concurrency import thread_switching, workers
 from penstock.engine.concurrency.thread_switching import MANY, SWITCH_INTERVAL
 from penstock.engine.concurrency.workers import NEVER, STOP_PATIENCE
-from penstock.engine.declarations import REGISTRY
+from penstock.engine.declarations import REGISTRY, Module
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
+from penstock.engine.server_commands import ServerCommands
 
 OK = b"+OK\r\n"
 
@@ -388,6 +389,7 @@ def test_a_built_in_command_does_not_wait_for_the_threads_of_modules(slow: Slow)
     world = World(threads=1)
     world.configure("worker-threshold", "1")
     REGISTRY.by_name[b"SLOW.READ"].of_module = True
+    world.engine.commands = ServerCommands([Module("slow", 1, "slow.py", ("SLOW.READ",))])
     first = world.client("SADD s a", "SLOW.READ s")
     assert slow.begun.get(timeout=60) == "read"
     second = world.client("SLOW.READ s")

@@ -86,7 +86,8 @@ def begin(session: pytest.Session) -> None:
     config = session.config
     root = config.rootpath
     everything = [root / path for path in config.getini("testpaths")]
-    chosen = config.option.keyword or config.option.markexpr or config.option.deselect or config.option.lf
+    chosen = config.option.keyword or config.option.markexpr or config.option.deselect
+    chosen = chosen or getattr(config.option, "lf", False)  # of a plugin that can be turned off
     if not hasattr(config, "workerinput") or [root / path for path in config.args] != everything or chosen:
         return
     number, count = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]

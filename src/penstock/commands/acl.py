@@ -10,7 +10,7 @@ import secrets
 from penstock.engine.access.permissions import Reason, Selector
 from penstock.engine.access.users import LogEntry
 from penstock.engine.arguments import to_integer
-from penstock.engine.declarations import CATEGORIES, REGISTRY, Argv, Flag, Reply, command
+from penstock.engine.declarations import CATEGORIES, Argv, Flag, Reply, command
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, bad_subcommand
 from penstock.protocol.resp import OK, Members
@@ -127,7 +127,9 @@ def acl_cat(session: Session, argv: Argv) -> Reply:
     category = _text(argv[2])
     if category.lower() not in CATEGORIES:
         raise ReplyError(f"Unknown category '{category}'")
-    return [found.wire_name.encode() for found in REGISTRY.walk() if category.lower() in found.categories]
+    return [
+        found.wire_name.encode() for found in session.engine.commands.walk() if category.lower() in found.categories
+    ]
 
 
 @command("ACL DRYRUN", arity=-4, flags=_ADMIN, group="server", syntax="username command [arg [arg ...]]")
@@ -137,7 +139,7 @@ def acl_dryrun(session: Session, argv: Argv) -> Reply:
     if user is None:
         raise ReplyError(f"User '{_text(argv[2])}' not found")
     called = argv[3:]
-    found = REGISTRY.find(called)
+    found = session.engine.commands.find(called)
     if found is None:
         raise ReplyError(f"Command '{_text(argv[3])}' not found")
     found.check_arity(called)

@@ -208,7 +208,7 @@ def _cpu(session: Session) -> Fields:
 def _modules(session: Session) -> Fields:
     return {
         f"module_{module.name}": f"ver={module.version},commands={len(module.commands)}"
-        for module in session.engine.modules
+        for module in session.engine.commands.modules
     }
 
 

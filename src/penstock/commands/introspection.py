@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.engine.declarations import CATEGORIES as EVERY_CATEGORY
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, KeySpec, Reply, command
+from penstock.engine.declarations import Argv, Command, Flag, KeySpec, Reply, command
 from penstock.engine.globs import compile_glob
+from penstock.engine.server_commands import ServerCommands
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, Status
@@ -65,17 +66,17 @@ def _information(described: Command) -> list[Any]:
     ]
 
 
-def _named(name: bytes) -> Command | None:
+def _named(known: ServerCommands, name: bytes) -> Command | None:
     """The command of a name such as `get` or `config|get`."""
     container, _, sub = name.upper().partition(b"|")
-    found = REGISTRY.by_name.get(container)
+    found = known.find([container])
     return found.subcommands.get(sub) if found is not None and sub else found
 
 
 @command("COMMAND", arity=-1, flags=ANYTIME, group="server", cost="O(N) with N commands", categories=CATEGORIES)
 def command_(session: Session, argv: Argv) -> Reply:
     """Describe every command: arity, flags, where its keys are, ACL categories, subcommands."""
-    return [_information(each) for each in REGISTRY.by_name.values()]
+    return [_information(each) for _, each in session.engine.commands.by_name()]
 
 
 @command(
@@ -91,19 +92,21 @@ def command_info(session: Session, argv: Argv) -> Reply:
     """Describe the named commands as COMMAND does, or all of them; null for one that does not exist."""
     if len(argv) == 2:
         return command_(session, argv)
-    return [None if found is None else _information(found) for found in map(_named, argv[2:])]
+    known = session.engine.commands
+    named = (_named(known, name) for name in argv[2:])
+    return [None if found is None else _information(found) for found in named]
 
 
 @command("COMMAND COUNT", arity=2, flags=ANYTIME, group="server", categories=CATEGORIES)
 def command_count(session: Session, argv: Argv) -> Reply:
     """Answer how many commands there are, subcommands not counted."""
-    return len(REGISTRY.by_name)
+    return sum(1 for _ in session.engine.commands.by_name())
 
 
 # -- COMMAND LIST ---------------------------------------------------------------------------------------------
 
 
-def _filter(word: bytes, argument: bytes) -> Callable[[Command], bool]:
+def _filter(known: ServerCommands, word: bytes, argument: bytes) -> Callable[[Command], bool]:
     kind = word.upper()
     if kind == b"PATTERN":
         matches = compile_glob(argument, ignore_case=True)
@@ -113,7 +116,7 @@ def _filter(word: bytes, argument: bytes) -> Callable[[Command], bool]:
         return lambda each: category in each.categories
     if kind == b"MODULE":
         name = argument.decode("utf-8", "replace")
-        own = {command for module in REGISTRY.modules.values() if module.name == name for command in module.commands}
+        own = {command for module in known.modules if module.name == name for command in module.commands}
         return lambda each: each.name in own
     raise syntax_error()
 
@@ -129,12 +132,13 @@ def _filter(word: bytes, argument: bytes) -> Callable[[Command], bool]:
 )
 def command_list(session: Session, argv: Argv) -> Reply:
     """Answer the names of all commands and subcommands, or of those in an ACL category or matching a pattern."""
+    known = session.engine.commands
     if len(argv) == 2:
-        return [each.wire_name for each in REGISTRY.walk()]
+        return [each.wire_name for each in known.walk()]
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
         raise syntax_error()
-    wanted = _filter(argv[3], argv[4])
-    return [each.wire_name for each in REGISTRY.walk() if wanted(each)]
+    wanted = _filter(known, argv[3], argv[4])
+    return [each.wire_name for each in known.walk() if wanted(each)]
 
 
 # -- COMMAND DOCS ---------------------------------------------------------------------------------------------
@@ -165,16 +169,19 @@ def _documentation(described: Command) -> dict[str, Any]:
 )
 def command_docs(session: Session, argv: Argv) -> Reply:
     """Answer the documentation of the named commands, or of all; names that do not exist are left out."""
-    wanted = map(_named, argv[2:]) if len(argv) > 2 else REGISTRY.by_name.values()
-    return {each.wire_name: _documentation(each) for each in wanted if each is not None}
+    known = session.engine.commands
+    if len(argv) == 2:
+        return {each.wire_name: _documentation(each) for _, each in known.by_name()}
+    named = (_named(known, name) for name in argv[2:])
+    return {each.wire_name: _documentation(each) for each in named if each is not None}
 
 
 # -- COMMAND GETKEYS ------------------------------------------------------------------------------------------
 
 
-def _keys_of(argv: Argv) -> list[tuple[bytes, list[str]]]:
+def _keys_of(known: ServerCommands, argv: Argv) -> list[tuple[bytes, list[str]]]:
     """The keys of a whole command, and what it does to each."""
-    called = REGISTRY.find(argv)
+    called = known.find(argv)
     if called is None:
         raise ReplyError("Invalid command specified")
     if not called.keys:
@@ -195,7 +202,7 @@ def _keys_of(argv: Argv) -> list[tuple[bytes, list[str]]]:
 )
 def command_getkeys(session: Session, argv: Argv) -> Reply:
     """Answer the keys in a whole command."""
-    return [name for name, _ in _keys_of(argv[2:])]
+    return [name for name, _ in _keys_of(session.engine.commands, argv[2:])]
 
 
 @command(
@@ -209,4 +216,4 @@ def command_getkeys(session: Session, argv: Argv) -> Reply:
 )
 def command_getkeysandflags(session: Session, argv: Argv) -> Reply:
     """Answer the keys in a whole command, and what it does to each."""
-    return [[name, _statuses(words)] for name, words in _keys_of(argv[2:])]
+    return [[name, _statuses(words)] for name, words in _keys_of(session.engine.commands, argv[2:])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.concurrency.lazy_rules import NAME, refusal
-from penstock.engine.declarations import REGISTRY, Argv, Flag, Reply, command, inner_keys
+from penstock.engine.declarations import Argv, Flag, Reply, command, inner_keys
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Status
@@ -30,7 +30,7 @@ def lazy(session: Session, argv: Argv) -> Reply:
     engine = session.engine
     if len(inner) == 1 and inner[0].upper() == b"STATUS":
         return engine.lazy.status()
-    named = REGISTRY.resolve(inner)
+    named = engine.commands.resolve(inner)
     if named.arity_check is not None:
         named.arity_check(inner)
     why = refusal(named, inner)

@@ -17,5 +17,5 @@ def module_list(session: Session, argv: Argv) -> Reply:
             b"args": [],
             b"commands": [name.encode() for name in module.commands],
         }
-        for module in session.engine.modules
+        for module in session.engine.commands.modules
     ]

@@ -31,7 +31,7 @@ from functools import cache
 from penstock import __version__
 from penstock.engine.arguments import to_integer, to_positive
 from penstock.engine.concurrency.workers import LongWay
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, NotLazy, Reply, command, inner_keys
+from penstock.engine.declarations import Argv, Command, Flag, Handler, NotLazy, Reply, command, inner_keys
 from penstock.engine.dispatch import Engine
 from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
@@ -106,7 +106,7 @@ def once(session: Session, argv: Argv) -> Reply:
     if kept is not None:
         engine.once.repeated += 1
         return Raw(kept[session.protocol - 2])
-    called = REGISTRY.resolve(inner)
+    called = engine.commands.resolve(inner)
     why_not, may_wait = _verdict(called)
     if why_not:
         raise ReplyError(why_not)
@@ -348,7 +348,7 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
         return OK
     return {
         "version": __version__,
-        "commands": REGISTRY.digest(),
+        "commands": session.engine.commands.digest(),
         "once-idle-timeout": config.once_idle_timeout,
         "once-gone-timeout": config.once_gone_timeout,
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.commands.stream_checks import check_aside, find_misfits, refused
 from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
-from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
+from penstock.engine.declarations import Access, Argv, Flag, Reply, command, key
 from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import Fenced, ReplyError
@@ -211,7 +211,7 @@ def _let_go(messages: Messages, index: bytes) -> None:
 def _apply_at(session: Session, argv: Argv) -> Reply:
     moment = to_number(argv[3], "AT")
     inner = argv[4:]
-    found = REGISTRY.resolve(inner)
+    found = session.engine.commands.resolve(inner)
     allowed = found.group == "stream" and found.writes and not found.flags & (Flag.ADMIN | Flag.BLOCKING)
     if not allowed or inner[1] != argv[1]:
         raise ReplyError("TAPPLY ... AT runs commands that write the same stream")

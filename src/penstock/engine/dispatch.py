@@ -10,7 +10,7 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from penstock.engine.concurrency.lock_gate import LockGate
 from penstock.engine.concurrency.once import Once
 from penstock.engine.concurrency.workers import Workers
 from penstock.engine.config import Config
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Module, Reply
+from penstock.engine.declarations import Argv, Command, Flag, Handler, Module, Reply
 from penstock.engine.fast_path import FastTable, fast_table, with_log
 from penstock.engine.keyspace.cursors import Cursors
 from penstock.engine.keyspace.databases import Database, Keyspace
@@ -37,6 +37,7 @@ from penstock.engine.pause import Pause
 from penstock.engine.pubsub import Publications
 from penstock.engine.run_handler import CLIENT, Caller, run_handler
 from penstock.engine.scripting import BUSY_SCRIPT, Scripting
+from penstock.engine.server_commands import ServerCommands
 from penstock.engine.session import Session
 from penstock.engine.stream_compression import Compression
 from penstock.engine.stream_members import StreamMembers
@@ -201,13 +202,17 @@ class NoTimers:
 class Engine:
     """See the top of this file."""
 
-    def __init__(self, config: Config | None = None, clock: Clock | None = None, timers: Timers | None = None) -> None:
+    def __init__(
+        self, config: Config | None = None, clock: Clock | None = None, timers: Timers | None = None,
+        modules: Sequence[Module] = (),
+    ) -> None:  # fmt: skip
         self.config = config or Config()
         self.clock = clock or Clock()
         self.timers: Timers = timers or NoTimers()
         self.keyspace = Keyspace(self.config.databases, self.clock)
         self.keyspace.on_expired = self._log_expired
         self.stats = Stats()
+        self.commands = ServerCommands(modules)
         self.blocking = Blocking(self)
         self.cursors = Cursors()  # iterations under way: SCAN, HSCAN, SSCAN, ZSCAN
         self.sessions: dict[int, Session] = {}  # connected clients by id
@@ -226,7 +231,6 @@ class Engine:
         self.persistence: Persistence | None = None
         self.replication: Replication | None = None
         self.leadership: Leadership | None = None  # of a server of a shard
-        self.modules: list[Module] = []  # in the order in which they were loaded
         self.strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
         self._last_id = 0
@@ -249,7 +253,7 @@ class Engine:
         self.scripts_gated = (
             False  # whether there is another reason than a busy script, which is none to the script itself
         )
-        self.every_fast = fast_table(self.stats)  # as if no gate and no log were there
+        self.every_fast = fast_table(self.stats, self.commands)  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
         self.streams = Streams(self)
@@ -325,7 +329,7 @@ class Engine:
         """Run one command of a client, or raise the ReplyError it gets."""
         transaction = session.transaction
         try:
-            command = REGISTRY.resolve(argv)
+            command = self.commands.resolve(argv)
             session.last_command = command.name
             if self._gate_reasons or not session.plain:  # else each of them would let it pass, as on the fast path
                 for gate in self.gates:
@@ -397,7 +401,7 @@ class Engine:
 
     def count_rejected(self, argv: Argv, error: ReplyError) -> None:
         self.stats.count_error(error)
-        command = REGISTRY.find(argv)
+        command = self.commands.find(argv)
         if command is not None:
             self.stats.calls[command.name][REJECTED] += 1
 

@@ -28,7 +28,8 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
+from penstock.engine.declarations import Argv, Command, Flag, Handler, Reply, Together
+from penstock.engine.server_commands import ServerCommands
 from penstock.engine.session import Unconfirmed
 from penstock.protocol.resp import OK, RawPieces, encode
 
@@ -60,10 +61,10 @@ class FastCommand(NamedTuple):
 FastTable = dict[bytes, FastCommand]
 
 
-def fast_table(stats: Stats) -> FastTable:
+def fast_table(stats: Stats, commands: ServerCommands) -> FastTable:
     """Every command that the inner loop may run without gates, in both cases a client is likely to write."""
     table: FastTable = {}
-    for name, command in REGISTRY.by_name.items():
+    for name, command in commands.by_name():
         if (declared := _declared(command)) is not None:
             table[name] = table[name.lower()] = FastCommand(
                 command=command,

@@ -118,6 +118,10 @@ def _describe(where: str, imported: ModuleType) -> Module:
         if not command.of_module:
             command.of_module = True
             command.handler = _checked(command)
+    for container in REGISTRY.by_name.values():
+        members = container.subcommands
+        if members and all(each.of_module for name, each in members.items() if name != b"HELP"):
+            container.of_module = members[b"HELP"].of_module = True
     name = Path(where).stem if where.endswith(".py") else where
     names = tuple(command.name for command in commands)
     return Module(name, int(getattr(imported, "MODULE_VERSION", 1)), str(imported.__file__), names)

@@ -337,7 +337,7 @@ class Scripting:
 
     def _look_up(self, argv: Argv) -> Command:
         """A command that a script may call; one without subcommands is remembered, as looking it up takes longest."""
-        command = _find(argv)
+        command = self._find(argv)
         if Flag.NOSCRIPT in command.flags:
             raise ReplyError("This Redis command is not allowed from script")
         name = argv[0]
@@ -345,11 +345,22 @@ class Scripting:
             self._known[name] = command
         return command
 
+    def _find(self, argv: Argv) -> Command:
+        """The command a script calls, with the words scripts get for mistakes."""
+        command = self._engine.commands.find(argv)
+        if command is None:
+            raise ReplyError("Unknown Redis command called from script")
+        try:
+            command.check_arity(argv)
+        except ReplyError:
+            raise ReplyError("Wrong number of args calling Redis command from script") from None
+        return command
+
     def _may(self, table: Any, count: int) -> bool | None:
         """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
         try:
             argv = [as_argument(argument) for argument in self.lua.items(table, count)]
-            command = _find(argv)
+            command = self._find(argv)
         except ReplyError:
             return None
         user = self._session.user
@@ -412,15 +423,3 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
 def _only_reads(command: Command, argv: Argv) -> bool:
     """Whether nothing has happened after a command, so that the script may start again."""
     return Flag.READONLY in command.flags or (command.writes and not command.may_write(argv))
-
-
-def _find(argv: Argv) -> Command:
-    """The command a script calls, with the words scripts get for mistakes."""
-    command = REGISTRY.find(argv)
-    if command is None:
-        raise ReplyError("Unknown Redis command called from script")
-    try:
-        command.check_arity(argv)
-    except ReplyError:
-        raise ReplyError("Wrong number of args calling Redis command from script") from None
-    return command

@@ -51,8 +51,7 @@ class App:
         modules = [module_loader.load(name) for name in config.module]
         self.loop = asyncio.get_running_loop()
         self.config = config
-        self.engine = Engine(config, timers=LoopTimers(self.loop))
-        self.engine.modules = modules
+        self.engine = Engine(config, timers=LoopTimers(self.loop), modules=modules)
         self.connections: set[Connection] = set()
         self.to_flush: set[Replies] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False

@@ -56,13 +56,13 @@ class Replay:
 
     def _find(self, path: Path, offset: int, commands: list[Argv]) -> list[tuple[Command, Argv]]:
         """Look each command up, with all that can be wrong with it."""
-        by_name = REGISTRY.by_name
+        by_name, known = REGISTRY.by_name, self._engine.commands
         multi, execute, select = by_name[b"MULTI"], by_name[b"EXEC"], by_name[b"SELECT"]
         found: list[tuple[Command, Argv]] = []
         for argv in commands:
             command = by_name.get(argv[0])
-            if command is None or command.subcommands:
-                command = REGISTRY.find(argv)
+            if command is None or command.subcommands or command.of_module:
+                command = known.find(argv)
             elif command is not select and command is not multi and command is not execute:
                 self._plain[argv[0]] = handler_for(command, REPLAY)
             if command is None:
