@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 
 
+@functools.cache
 def load() -> None:
     """Import every family of commands, which registers them."""
     for module in pkgutil.iter_modules(__path__):
