@@ -596,6 +596,7 @@ def test_a_stream_whose_cold_nodes_are_evicted_rests_no_longer(world: World) -> 
 def test_nodes_are_compressed_before_a_write_is_refused_for_memory(world: World) -> None:
     world.run("TWRITE", "k", "ENTRIES", *["tag", "x" * 10_000] * 12_000)
     world.engine.memory.measure()
+    world.engine.memory.measure()
     world.run("CONFIG", "SET", "maxmemory", world.engine.memory.used_memory - 20_000_000)
     assert compressed(world) == [True] * 4 + [False] * 8
     assert world.run("TWRITE k tag entry") == 12_001

@@ -189,6 +189,7 @@ def limited(world: World) -> World:
     """A world with room for a string half as long as LARGE, and not for a second one."""
     gc.collect()
     world.engine.memory.measure()
+    world.engine.memory.measure()
     world.configure("maxmemory", str(world.engine.memory.used_memory + ROOM))
     return world
 
@@ -266,6 +267,7 @@ def test_what_a_thread_is_making_is_reserved(world: World, slow: Slow) -> None:
     store = REGISTRY.by_name[b"SLOW.STORE"]
     store.grows = lambda session, argv: LARGE // 2
     one = world.client("SADD s a")
+    world.engine.memory.measure()
     world.configure("maxmemory", str(world.engine.memory.used_memory + ROOM))
     assert one.run("SLOW.STORE d s") == []
     assert slow.begun.get(timeout=PATIENCE) == "store"

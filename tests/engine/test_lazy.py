@@ -402,6 +402,7 @@ def test_without_memory_what_is_queued_runs_before_anybody_is_refused(world: Wor
     world.run("SETRANGE big 8388607 x")
     world.engine.memory.measure()
     lazily(world, "DEL big")
+    world.engine.memory.measure()
     world.run("CONFIG", "SET", "maxmemory", world.engine.memory.used_memory - (4 << 20))
     assert world.engine.over_memory
     assert world.run("SET small x") == b"OK"

@@ -52,6 +52,7 @@ class App:
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.engine = Engine(config, timers=LoopTimers(self.loop), modules=modules)
+        self.engine.memory.start()
         self.connections: set[Connection] = set()
         self.to_flush: set[Replies] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False

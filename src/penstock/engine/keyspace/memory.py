@@ -69,6 +69,7 @@ class Memory:
         self.used_memory = 0
         self.used_memory_rss = 0
         self.used_memory_peak = 0
+        self.used_memory_startup = 0
         self._next = 0.0  # when `tick` may measure again
         self._next_if_idle = 0.0
         self._commands = 0  # that had run at the last measurement
@@ -77,12 +78,17 @@ class Memory:
         self.reserved = 0  # bytes that commands which have begun, or are queued, may still take
         engine.config.on_change("maxmemory", self._limit_changed)
         self._limit_changed(engine.config.maxmemory)
+
+    def start(self) -> None:
+        """What is in use now is the server's own."""
+        self.measure()
         self.used_memory_startup = self.used_memory
 
     def _limit_changed(self, limit: int) -> None:
         self.limit = limit
         self._engine.require_gates("maxmemory", limit > 0)
-        self.measure()
+        if limit or self._engine.over_memory:
+            self.measure()
 
     def tick(self) -> None:
         """For the server's periodic work."""
