@@ -10,7 +10,7 @@ import pytest
 from tests.support.engine.lock_world import Client, World
 
 from penstock.engine.concurrency import loop_steps
-from penstock.engine.concurrency.loop_steps import LONGEST, SLICE, InSteps, LoopSteps
+from penstock.engine.concurrency.loop_steps import LONGEST, PATIENCE, SLICE, InSteps, LoopSteps
 from penstock.engine.session import Session
 from penstock.protocol.resp import RawPieces
 from penstock.storage.replay import Replay
@@ -204,7 +204,7 @@ def test_a_slice_is_a_share_of_what_others_had(monkeypatch: pytest.MonkeyPatch) 
     clock = SimpleNamespace(perf_counter_ns=lambda: 0, thread_time_ns=lambda: used)
     monkeypatch.setattr(loop_steps, "time", clock)
     soon, done = [], []
-    steps = LoopSteps[Work](lambda work: True, done.append)
+    steps = LoopSteps[Work](lambda work: True, done.append, lambda work: False)
     work = Work(4)
     steps.add(work, soon.append)
     for others in (SLICE, 8 * SLICE, 99 * SLICE, 0):
@@ -216,11 +216,64 @@ def test_a_slice_is_a_share_of_what_others_had(monkeypatch: pytest.MonkeyPatch) 
     assert done == [work] and not soon
 
 
+class Busy:
+    """A clock, and a work that does a slice of a millisecond whenever it may."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def perf_counter_ns(self) -> int:
+        return self.now
+
+    thread_time_ns = perf_counter_ns
+
+    def advance(self, until: int) -> bool:
+        self.now += LONGEST
+        return False
+
+
+@pytest.mark.parametrize(
+    ("others", "has_threads", "goes"), [(LONGEST, True, False), (50 * LONGEST, True, True), (50 * LONGEST, False, True)]
+)
+def test_a_work_that_gets_less_than_its_share_goes_to_a_thread_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, others: int, has_threads: bool, goes: bool
+) -> None:
+    monkeypatch.undo()
+    clock = Busy()
+    monkeypatch.setattr(loop_steps, "time", clock)
+    soon, asked = [], []
+
+    def to_thread(work: Busy) -> bool:
+        asked.append(clock.now)
+        return has_threads
+
+    steps = LoopSteps[Busy](lambda work: True, lambda work: None, to_thread)
+    steps.add(clock, soon.append)
+    while soon and clock.now < 4 * PATIENCE:
+        clock.now += others
+        soon.pop(0)()
+    assert bool(asked) == goes
+    assert bool(soon) == (not goes or not has_threads), "it has turns as long as no thread has it"
+    assert not asked or asked[0] >= PATIENCE
+
+
+def test_a_thread_ends_what_the_loop_has_no_time_for(
+    world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_steps, "PATIENCE", -(1 << 62))
+    owner.run("LREM list 0 1999")
+    world.step()
+    assert world.engine.workers.load == (1, 0)
+    end(world, owner)
+    assert owner.sent[-1] == b":1\r\n"
+    assert len(contents(world)) == COUNT - 1
+
+
 def test_a_work_that_is_no_longer_wanted_has_no_turn() -> None:
     soon, done = [], []
     wanted = [Work(1), Work(1)]
     dropped = Work(1)
-    steps = LoopSteps[Work](wanted.__contains__, done.append)
+    steps = LoopSteps[Work](wanted.__contains__, done.append, lambda work: False)
     for work in (wanted[0], dropped, wanted[1]):
         steps.add(work, soon.append)
     while soon:

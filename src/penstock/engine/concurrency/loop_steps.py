@@ -8,8 +8,9 @@ of a quarter of a millisecond, then the loop serves its sockets, and so on.
 A handler gives such work to `Session.aside` as `InSteps`. All else is as with a thread: the keys are locked, the client
 is blocked, and the command happens at its commit (workers.py).
 
-If the loop is busy with others, a slice is a quarter of the processor time that they had, so that a long command ends
-in time. It is never longer than LONGEST.
+If the loop is busy with others, a slice is a quarter of the processor time that they had, and never longer than
+LONGEST. That may be too little: fifty clients that send a thousand commands at a time keep the loop for tens of
+milliseconds. So a work that has got less than its share for PATIENCE goes to a thread, which has a share of its own.
 
 Owned by the loop thread.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.types.kernels import Steps, finish
@@ -30,6 +32,8 @@ SLICE: Final = 250_000
 LONGEST: Final = 4 * SLICE
 SHARE: Final = 4
 """A slice is one part in so many of the time that others had since the last one, between those two limits."""
+PATIENCE: Final = 500_000_000
+"""Nanoseconds after which a work that got less than one part in SHARE of the time goes to a thread."""
 
 
 class InSteps(Generic[Result]):
@@ -54,34 +58,56 @@ class Work(Protocol):
 W = TypeVar("W", bound=Work)
 
 
-class LoopSteps(Generic[W]):
-    """Works that take turns on the loop, a slice of one of them in each turn."""
+@dataclass(slots=True)
+class Begun(Generic[W]):
+    """A work that has its turns."""
 
-    def __init__(self, is_wanted: Callable[[W], bool], done: Callable[[W], None]) -> None:
+    work: W
+    since: int
+    used: int = 0  # processor time
+
+
+class LoopSteps(Generic[W]):
+    """Works that take turns on the loop, a slice of one of them in each turn.
+
+    `to_thread` has a thread do what is left of a work, and answers whether there is one.
+    """
+
+    def __init__(
+        self, is_wanted: Callable[[W], bool], done: Callable[[W], None], to_thread: Callable[[W], bool]
+    ) -> None:
         self._is_wanted = is_wanted
         self._done = done
-        self._works: deque[W] = deque()
+        self._to_thread = to_thread
+        self._works: deque[Begun[W]] = deque()
         self._used = 0  # the processor time of the loop when the last slice ended
 
     def add(self, work: W, soon: Callable[[Callable[[], None]], object]) -> None:
         """Do the steps of `work` and call `done` with it; `soon` has the loop call something in its next turn."""
-        self._works.append(work)
+        self._works.append(Begun(work, time.perf_counter_ns()))
         if len(self._works) == 1:
             self._used = time.thread_time_ns()
             soon(lambda: self._turn(soon))
 
     def _turn(self, soon: Callable[[Callable[[], None]], object]) -> None:
         works = self._works
-        while works and not self._is_wanted(works[0]):
+        while works and not self._is_wanted(works[0].work):
             works.popleft()
         if not works:
             return
-        others = time.thread_time_ns() - self._used
-        if works[0].advance(time.perf_counter_ns() + min(max(others // SHARE, SLICE), LONGEST)):
-            work = works.popleft()
-            soon(lambda: self._done(work))  # in a turn of its own, because its commit takes time too
+        begun, now = works[0], time.thread_time_ns()
+        others = now - self._used
+        if begun.work.advance(time.perf_counter_ns() + min(max(others // SHARE, SLICE), LONGEST)):
+            works.popleft()
+            soon(lambda: self._done(begun.work))  # in a turn of its own, because its commit takes time too
         else:
-            works.rotate(-1)
+            begun.used += time.thread_time_ns() - now
+            if len(works) * SHARE * begun.used < time.perf_counter_ns() - begun.since - PATIENCE and self._to_thread(
+                begun.work
+            ):
+                works.popleft()
+            else:
+                works.rotate(-1)
         self._used = time.thread_time_ns()
         if works:
             soon(lambda: self._turn(soon))

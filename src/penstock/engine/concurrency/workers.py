@@ -13,8 +13,8 @@ same. One that reads answers what it read.
 A client that disconnects does not stop the work: as in Redis, a write that was received is carried out, and the result
 of a read is dropped. In both cases the locks last until the thread returns, because the thread still reads the values.
 
-Work that can stop after every chunk is not given to a thread but done on the loop in short slices (loop_steps.py). All
-that is said here about threads holds for it too.
+Work that can stop after every chunk is not given to a thread but done on the loop in short slices, unless the loop has
+too little time for it (loop_steps.py). All that is said here about threads holds for it too.
 
 Work that no command waits for, and that touches no value, is a chore (`in_background`): it is neither locked nor waited
 for.
@@ -226,7 +226,7 @@ class Workers:
         self._deliver: Deliver | None = None
         self._pool = Pool("penstock-worker", self._work)
         self._module_pool = Pool("penstock-module", self._work)
-        self._loop_steps: LoopSteps[Job] = LoopSteps(self.jobs.__contains__, self._finished)
+        self._loop_steps: LoopSteps[Job] = LoopSteps(self.jobs.__contains__, self._finished, self._continue_in_thread)
         self._until_idle: list[Waiter] = []  # clients that want to stop the server
         self._patience: object | None = None  # the timer of their wait
         for name in ("worker-threads", "worker-threshold"):
@@ -355,6 +355,16 @@ class Workers:
         elif not self._pool_of(job).put(job, self._engine.config.worker_threads):  # slowly is better than never
             job.run()
             self._deliver(partial(self._finished, job))
+
+    def _continue_in_thread(self, job: Job) -> bool:
+        """Have a thread do the steps that are left; whether there is a thread."""
+        steps, job.steps = job.steps, None
+        assert steps is not None
+        job.compute = partial(finish, steps)
+        if self._pool_of(job).put(job, self._engine.config.worker_threads):
+            return True
+        job.steps = steps
+        return False
 
     def _work(self, queue: SimpleQueue[Job | Chore | None]) -> None:
         """The main function of a worker."""
