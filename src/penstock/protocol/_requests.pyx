@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of requests.RequestReader; that file says what it does, and the same tests run on both.
 
-It speaks the whole request grammar itself, where the pure one has to be careful with what it shows to hiredis. Arguments
-are copied once, out of the chunk they came in; one that is cut is gathered in bytes that grow as it comes, so a header
-that claims half a gigabyte reserves nothing. Nothing is searched for in the body of an argument. What breaks the protocol
-stays where it is, so it is raised as often as it is come upon: the inner loop looks ahead.
+It parses the whole request grammar itself; the pure one leaves part of it to hiredis. Arguments are copied once, out of
+the chunk they came in. An argument that is cut is gathered in bytes that grow as it comes, so a header that claims half
+a gigabyte reserves nothing. The body of an argument is not searched. Bytes that break the protocol stay where they are,
+and the error is raised each time they are parsed: the inner loop looks ahead.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -34,7 +34,8 @@ cdef enum:
     SHORT_HEADER = 10  # bytes of such a header at most
     LONGEST_NAME = 32
     AN_ARGUMENT = 48  # bytes that an argument takes beside its own, with its place in the list
-    MUCH = 1 << 16  # bytes held after which the connection looks at its limits, or missing that are worth a way of their own
+    # Bytes held after which the connection looks at its limits; an argument that lacks so many is received by itself.
+    MUCH = 1 << 16
 
 
 cdef class RequestReader:
@@ -276,7 +277,11 @@ cdef class RequestReader:
 
     cdef int _put_copy(self, const char *at, Py_ssize_t size) except -1:
         cdef bytes argument
-        if self._filled == 0 and size == PyBytes_GET_SIZE(self._name) and not memcmp(at, PyBytes_AS_STRING(self._name), size):
+        if (
+            self._filled == 0
+            and size == PyBytes_GET_SIZE(self._name)
+            and not memcmp(at, PyBytes_AS_STRING(self._name), size)
+        ):
             return self._put(self._name)  # most clients send the same command again, and its hash is known
         argument = PyBytes_FromStringAndSize(at, size)
         if self._filled == 0 and size < LONGEST_NAME:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of tuples.py; that file says what it does, and the same tests run on both.
 
-Commands are measured first, so that their bytes object has the exact size and nothing is copied twice. What is measured and then
-written is a tuple of tuples of what cannot change: no other thread can make it longer in between.
+Commands are measured first, so that their bytes object has the exact size and nothing is copied twice. They are tuples
+of immutable values, so no other thread can make one longer between the measuring and the writing.
 """
 
 from array import array
@@ -35,7 +35,10 @@ cdef inline char *_put_number(char *at, long long number) noexcept nogil:
 
 
 cdef Py_ssize_t _size(tuple command, list made) except -1:
-    """Bytes that a command takes on the wire; 0 if it needs a closer look. A word without ready bytes puts them in `made`."""
+    """Bytes that a command takes on the wire; 0 if it needs a closer look.
+
+    The bytes of a word that is no bytes object are made here, and put into `made`.
+    """
     cdef Py_ssize_t size = header_size(len(command))
     cdef long long number
     cdef int overflow = 0
@@ -142,7 +145,9 @@ cdef Py_ssize_t _head(const char *at, Py_ssize_t size, Py_ssize_t *words) except
     return place + 2
 
 
-def number_packed(bytes data not None, lengths, bytes chosen not None, bytes before not None, long long first, bytes after not None):
+def number_packed(
+    bytes data not None, lengths, bytes chosen not None, bytes before not None, long long first, bytes after not None
+):
     """See tuples.number_packed."""
     cdef unsigned long long[:] old = lengths if isinstance(lengths, array) else array("Q", lengths)
     cdef Py_ssize_t count = old.shape[0], index, head, words, total = 0, place = 0, all_of_it = PyBytes_GET_SIZE(data)

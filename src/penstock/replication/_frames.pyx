@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of frames.frames_in; that file says what it does, and the same tests run on both.
 
-The arguments of a command are copied once, out of what came. A header, or a payload, that is not as servers write it is left
-to the functions that know every case.
+The arguments of a command are copied once, out of what came. A header or a payload that is not as servers write it is
+left to the functions that know every case.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -68,7 +68,7 @@ cdef const char *_plain_number(const char *at, const char *end, char mark, Py_ss
 
 
 cdef list _plain_commands(const char *at, const char *end, bytes name):
-    """The commands of a payload, if they are plain arrays of plain strings; None if not. `name` is one that is likely."""
+    """The commands of a payload if they are plain arrays of plain strings, else None. `name` is the likely command."""
     cdef list commands = [], argv
     cdef Py_ssize_t count, size, place
     cdef bytes argument

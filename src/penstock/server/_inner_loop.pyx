@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of inner_loop.InnerLoop; that file says what it does, and the same tests run on both.
 
-It takes the places of counters and of the fields of a FastCommand, and the sizes of buffers, from where they are defined.
+It takes the places of counters and of the fields of a FastCommand, and the sizes of buffers, from their definitions.
 
 Replies are written into one growing block of memory and become one bytes object at the end.
 """
@@ -173,7 +173,10 @@ cdef inline bint follows(list argv, list next):
 
 
 cdef bint touches(dict busy, list argv, Py_ssize_t last):
-    """Whether any argument up to the last key is a busy name; not those behind it, whose hash would cost more than all else."""
+    """Whether any argument up to the last key is a busy name.
+
+    Arguments behind the last key are left out: their hashes would cost more than everything else here.
+    """
     cdef Py_ssize_t at, size = PyList_GET_SIZE(argv)
     for at in range(1, size if last < 0 or last >= size else last + 1):
         if PyDict_Contains(busy, <object>PyList_GET_ITEM(argv, at)):

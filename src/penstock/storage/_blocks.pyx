@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of blocks.py's `write_database`; that file says what it writes, and the same tests run on both.
 
-A forked child shares its memory with the server until one of them writes to it. Python writes to each object that it touches: it counts
-references. So the walk here holds borrowed pointers only: it reads dicts, sets, lists and bytes where they are, and counts nothing. What
-it writes goes through one buffer; large strings go to the file from where they are.
+A forked child shares its memory with the server until one of them writes to it. Python writes to each object that it
+touches, because it counts references. So this walk holds borrowed pointers only: it reads dicts, sets, lists and bytes
+in place, and counts no references. Its output goes through one buffer; large strings are written to the file from where
+they are.
 
-No value may change meanwhile. None does: in the child nothing else runs, and SAVE keeps the loop, which owns all values.
+No value may change during the walk. In the child nothing else runs, and SAVE holds the loop, which owns all values.
 
-Sets are read by the struct in Python's public headers. A deque's is not public: it is read by a copy of its first fields, which are the same in
-CPython 3.11 to 3.13; elsewhere, and for values whose elements are not bytes, the value's own `dump` is called. Of our own streams the nodes, a
-thousand messages each, are written from where they are, and a reference to each is counted.
+Sets are read through the struct in Python's public headers. The struct of a deque is not public: a copy of its first
+fields is used, which are the same in CPython 3.11 to 3.13. On other versions, and for values whose elements are not
+bytes, the value's own `dump` is called. The nodes of our own streams, a thousand messages each, are written from where
+they are, and a reference to each is counted.
 """
 
 from cpython.ref cimport PyObject
@@ -197,7 +199,8 @@ cdef class Walker:
         PyObject **_keys
         PyObject **_values
         Py_ssize_t *_sizes
-        Py_ssize_t _scores, _blocks, _length, _last_id, _max_deleted_id, _entries_added  # where these are in their objects
+        # Where these are in their objects:
+        Py_ssize_t _scores, _blocks, _length, _last_id, _max_deleted_id, _entries_added
         PyObject *_list_type
         PyObject *_set_type
         PyObject *_hash_type

@@ -30,7 +30,8 @@ const post = (path, body) => ask(path, {
 /** {a: 1, b: null} as a=1. A key is given as its id, which is percent-encoded already. */
 export function query(params) {
   return Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== '')
-    .map(([name, value]) => `${name}=${name === 'key' || name === 'group' ? value : encodeURIComponent(value)}`).join('&');
+    .map(([name, value]) =>
+        `${name}=${name === 'key' || name === 'group' ? value : encodeURIComponent(value)}`).join('&');
 }
 
 export const view = (name, params = {}) => ask(`/api/view/${name}?${query(params)}`);

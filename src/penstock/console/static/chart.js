@@ -4,7 +4,8 @@ import { absolute, short } from './format.js';
 
 const LEFT = 56, BOTTOM = 20, TOP = 8, RIGHT = 8;
 
-const TIMES = [1, 2, 4, 8, 20, 40, 60, 120, 240, 480, 1200, 2400, 3600, 7200, 14400, 28800, 86400, 172800, 345600, 691200, 1728000];
+const TIMES =
+  [1, 2, 4, 8, 20, 40, 60, 120, 240, 480, 1200, 2400, 3600, 7200, 14400, 28800, 86400, 172800, 345600, 691200, 1728000];
 
 /** The top of the axis: a number whose quarters are short. `base` is 1024 for bytes, and 60 for seconds. */
 function top(highest, base = 1) {
@@ -24,7 +25,8 @@ const clock = (seconds, step) => {
 
 /** Times for the axis: full quarters, hours or days of the clock of this browser, as many as there is room for. */
 function ticks(from, to, room) {
-  const step = [60, 180, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 345600].find((each) => (to - from) / each <= room / 70) || 604800;
+  const steps = [60, 180, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 345600];
+  const step = steps.find((each) => (to - from) / each <= room / 70) || 604800;
   const shift = new Date(to * 1000).getTimezoneOffset() * 60;
   const found = [];
   for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push(at);
@@ -44,7 +46,9 @@ export function chart({ label, from, to, times, lines, show = short, low = false
   const highest = top(Math.max(0, ...lines.flatMap((line) => line.values.filter((v) => v !== null))), base);
   const x = (t) => LEFT + ((t - from) / Math.max(to - from, 1)) * (width - LEFT - RIGHT);
   const y = (v) => TOP + (1 - v / highest) * (height - TOP - BOTTOM);
-  const svg = h('svg', { class: low ? 'graph low' : 'graph', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label });
+  const svg =
+    h('svg', { class: low ? 'graph low' : 'graph', viewBox: `0 0 ${width} ${height}`, role: 'img',
+        'aria-label': label });
   const steps = low ? 2 : 4;
   for (let step = 0; step <= steps; step += 1) {
     const value = (highest * step) / steps;
@@ -86,16 +90,19 @@ export function chart({ label, from, to, times, lines, show = short, low = false
 export function graph(options) {
   const { times, lines, show = short, name } = options;
   if (!times.length) {
-    return h('div', { 'data-key': `${name}-wait`, class: 'graph-wait' }, 'The graph begins with the next figures, in about 20 s.');
+    return h('div', { 'data-key': `${name}-wait`, class: 'graph-wait' },
+      'The graph begins with the next figures, in about 20 s.');
   }
   const width = widthFor(options.columns || 1);
   const svg = chart({ ...options, width });
   const values = (at) => lines.map((line, number) => h('li', {}, swatch(`k${line.kind || (number % 6) + 1}`),
     h('b', {}, at < 0 || line.values[at] === null ? '–' : show(line.values[at])), ` ${line.name}`));
-  const box = h('div', { 'data-key': name, class: 'graph-box' }, h('ul', { class: 'legend' }, values(times.length - 1)), svg);
+  const box =
+    h('div', { 'data-key': name, class: 'graph-box' }, h('ul', { class: 'legend' }, values(times.length - 1)), svg);
   const move = (event) => {
     const place = event.currentTarget.getBoundingClientRect();
-    const t = options.from + (((event.clientX - place.left) / place.width * width - LEFT) / (width - LEFT - RIGHT)) * (options.to - options.from);
+    const across = (event.clientX - place.left) / place.width * width;
+    const t = options.from + ((across - LEFT) / (width - LEFT - RIGHT)) * (options.to - options.from);
     let at = -1;
     times.forEach((each, number) => { if (Math.abs(each - t) < Math.abs((times[at] ?? -1e12) - t)) at = number; });
     if (at < 0) return;

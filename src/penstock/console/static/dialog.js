@@ -9,7 +9,8 @@ export function toast(text) {
 
 /**
  * Ask before something is done. `body` is nodes, or a function that gets the dialog's `refresh` and gives nodes.
- * `cancel` is null if there is nothing to decide. `run` does it: its answer's text is shown; its error stays in the dialog.
+ * `cancel` is null if there is nothing to decide. `run` does it: the text of its answer is shown, and its error stays
+ * in the dialog.
  */
 export function confirm({ title, body = [], button = 'OK', danger = false, cancel = 'Cancel', run }) {
   return new Promise((resolve) => {

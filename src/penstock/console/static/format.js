@@ -41,7 +41,8 @@ export const seconds = (n) => (n < 1 ? '0 s' : duration(n));
 export const milliseconds = (n) => `${n < 10 ? +n.toPrecision(2) : whole.format(n)} ms`;
 
 /** The type of a key, as people say it. */
-export const typeName = (type) => ({ tstream: 'stream', stream: 'Redis stream', zset: 'sorted set' }[type] ?? type ?? '–');
+export const typeName = (type) =>
+  ({ tstream: 'stream', stream: 'Redis stream', zset: 'sorted set' }[type] ?? type ?? '–');
 
 /** A length of time in one unit, for graphs. */
 export function span(seconds) {
@@ -53,7 +54,9 @@ export function span(seconds) {
 }
 
 /** Where the whole of a name is that was cut; nothing if it was not. */
-export const wholeName = (id, size) => (size ? h('a', { class: 'small', href: `/api/stream/name?key=${id}`, download: '' }, `Whole name (${bytes(size)})`) : null);
+export const wholeName = (id, size) =>
+  (size ? h('a', { class: 'small', href: `/api/stream/name?key=${id}`, download: '' }, `Whole name (${bytes(size)})`)
+      : null);
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
@@ -71,7 +74,8 @@ export function relative(ms) {
 }
 
 /** How far a group is behind in time, if it is. */
-export const behind = ({ lag, behind: ms }) => (lag ? h('span', { class: 'behind' }, duration(ms / 1000)) : h('span', { class: 'zero' }, '–'));
+export const behind = ({ lag, behind: ms }) =>
+  (lag ? h('span', { class: 'behind' }, duration(ms / 1000)) : h('span', { class: 'zero' }, '–'));
 
 /** A time: relative, with the absolute one on hover. Times on the page are kept true by `keepTimes`. */
 export function ago(ms) {

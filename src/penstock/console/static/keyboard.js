@@ -32,7 +32,9 @@ export function start() {
 }
 
 function help() {
-  const keys = [['/', 'Filter'], ...shortcuts.map(([, title, letter]) => [`g ${letter}`, title]), ['t', 'Light or dark'], ['?', 'This list']];
+  const keys =
+    [['/', 'Filter'], ...shortcuts.map(([, title, letter]) => [`g ${letter}`, title]), ['t', 'Light or dark'],
+      ['?', 'This list']];
   confirm({
     title: 'Keyboard',
     body: h('dl', { class: 'pairs' }, keys.map(([key, title]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, title)])),

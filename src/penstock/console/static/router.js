@@ -58,7 +58,8 @@ export function open() {
   if (main.dataset.page !== location.pathname) {
     main.dataset.page = location.pathname;
     const title = shortcuts.find(([path]) => path === location.pathname)?.[1];
-    render(main, h('div', { class: 'page' }, title ? h('h1', {}, title) : null, h('p', { class: 'soft wait' }, 'Reading …')));
+    render(main,
+      h('div', { class: 'page' }, title ? h('h1', {}, title) : null, h('p', { class: 'soft wait' }, 'Reading …')));
     main.scrollTo?.(0, 0);
     window.scrollTo(0, 0);
   }

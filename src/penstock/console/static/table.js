@@ -14,7 +14,8 @@ export function table({ label, columns, rows, keyOf, sort, empty, dense }) {
     h('table', { class: dense ? 'dense' : null },
       h('thead', {}, h('tr', {}, columns.map((column) => heading(column, sort)))),
       h('tbody', {}, rows.map((row) => h('tr', { 'data-key': keyOf(row) }, columns.map((column) =>
-        h('td', { class: [column.num && 'num', column.class].filter(Boolean).join(' ') || null }, column.show(row))))))));
+        h('td', { class: [column.num && 'num', column.class].filter(Boolean).join(' ') || null },
+          column.show(row))))))));
 }
 
 function heading(column, sort) {
@@ -24,6 +25,7 @@ function heading(column, sort) {
   if (active) place['aria-sort'] = sort.order === 'up' ? 'ascending' : 'descending';
   const next = active ? (sort.order === 'up' ? 'down' : 'up') : column.num ? 'down' : 'up';
   const arrow = h('span', { class: 'arrow', 'aria-hidden': 'true' }, active ? (sort.order === 'up' ? '↑' : '↓') : '');
-  return h('th', place, h('button', { type: 'button', onclick: () => sort.set(column.sort, next), 'data-sort': column.sort },
+  return h('th', place,
+    h('button', { type: 'button', onclick: () => sort.set(column.sort, next), 'data-sort': column.sort },
     column.num ? [arrow, column.title] : [column.title, arrow]));
 }

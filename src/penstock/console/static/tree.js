@@ -22,7 +22,8 @@ export function glance(entry) {
 
 /** The same, and it opens if there may be more to see. */
 export function fold(entry) {
-  if (entry.text !== undefined && entry.text.length <= 60 && !entry.text.includes('\n') && parsed(entry) === undefined) return glance(entry);
+  if (entry.text !== undefined && entry.text.length <= 60 && !entry.text.includes('\n')
+      && parsed(entry) === undefined) return glance(entry);
   return h('details', { class: 'fold' }, h('summary', {}, glance(entry)), whole(entry));
 }
 
@@ -30,7 +31,9 @@ export function fold(entry) {
 export function whole(entry) {
   const value = parsed(entry);
   const note = entry.cut ? h('p', { class: 'soft small' }, `The beginning of ${bytes(entry.size)}.`) : null;
-  if (value !== undefined) return h('div', { class: 'tree', tabindex: '0', role: 'region', 'aria-label': 'Entry' }, node(null, value, 0), note);
+  if (value !== undefined)
+    return h('div', { class: 'tree', tabindex: '0', role: 'region', 'aria-label': 'Entry' }, node(null, value, 0),
+      note);
   const text = entry.text === undefined ? entry.base64 : entry.text;
   return h('div', {}, entry.text === undefined ? h('p', { class: 'soft small' }, 'Not UTF-8; shown as base64.') : null,
     h('pre', { class: 'payload whole', tabindex: '0' }, text), note);

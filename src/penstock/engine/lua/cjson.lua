@@ -198,7 +198,9 @@ local function new()
         return "invalid token", nil, start
     end
 
-    local function expected(what, kind, start) fail("Expected " .. what .. " but found " .. kind .. " at character " .. start) end
+    local function expected(what, kind, start)
+        fail("Expected " .. what .. " but found " .. kind .. " at character " .. start)
+    end
 
     local value_at
 
@@ -299,7 +301,9 @@ local function new()
         if value == true or value == "on" then return true end
         if value == false or value == "off" then return false end
         if other and value == other then return other end
-        if type(value) ~= "string" and type(value) ~= "number" then bad(1, name, "string expected, got " .. type(value)) end
+        if type(value) ~= "string" and type(value) ~= "number" then
+            bad(1, name, "string expected, got " .. type(value))
+        end
         bad(1, name, "invalid option '" .. value .. "'")
     end
 

@@ -65,7 +65,9 @@ local function unsigned_from(bytes)
     return number
 end
 
-local function unsigned_64_from(bytes) return unsigned_from(sub(bytes, 1, 4)) * 2 ^ 32 + unsigned_from(sub(bytes, 5)) end
+local function unsigned_64_from(bytes)
+    return unsigned_from(sub(bytes, 1, 4)) * 2 ^ 32 + unsigned_from(sub(bytes, 5))
+end
 
 local function signed_from(bytes)
     local high = unsigned_from(sub(bytes, 1, 4))
@@ -223,11 +225,13 @@ end
 
 local numbers = {
     [0xca] = {float_from, 4}, [0xcb] = {double_from, 8},
-    [0xcc] = {unsigned_from, 1}, [0xcd] = {unsigned_from, 2}, [0xce] = {unsigned_from, 4}, [0xcf] = {unsigned_64_from, 8},
+    [0xcc] = {unsigned_from, 1}, [0xcd] = {unsigned_from, 2}, [0xce] = {unsigned_from, 4},
+    [0xcf] = {unsigned_64_from, 8},
     [0xd0] = {signed_from, 1}, [0xd1] = {signed_from, 2}, [0xd2] = {signed_from, 4}, [0xd3] = {signed_from, 8},
 }
 local sized = {
-    [0xc4] = {1, take}, [0xc5] = {2, take}, [0xc6] = {4, take}, [0xd9] = {1, take}, [0xda] = {2, take}, [0xdb] = {4, take},
+    [0xc4] = {1, take}, [0xc5] = {2, take}, [0xc6] = {4, take},
+    [0xd9] = {1, take}, [0xda] = {2, take}, [0xdb] = {4, take},
     [0xdc] = {2, array_of}, [0xdd] = {4, array_of}, [0xde] = {2, map_of}, [0xdf] = {4, map_of},
 }
 

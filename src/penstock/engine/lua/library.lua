@@ -1,7 +1,7 @@
 -- The functions of Lua's own library that a script can use to crash or hold up stock Lua 5.1, made safe.
 --
--- Each wrapper checks what the C function does not, and leaves the work to it. The errors of a wrapper name the script's
--- line: a C function that may fail is called through pcall, and `relay` raises its words again.
+-- Each wrapper makes the checks that the C function lacks, and then calls it. The errors of a wrapper name the script's
+-- line: a C function that may fail is called through pcall, and `relay` raises its message again.
 --
 --   unpack              adds up its bounds in an int (CVE-2025-46817)
 --   string.find & co.   recurse on the C stack once for every item of a pattern; try without end (see patterns.lua)
@@ -9,9 +9,9 @@
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
 --   table.sort          sorts millions in one call, in which no other client is heard
---   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string (CVE-2025-49844);
---                       count long brackets in an int (CVE-2025-46819); and reserve too little stack for functions with
---                       both parameters and "..." (CVE-2014-5461), which `patched` corrects
+--   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string
+--                       (CVE-2025-49844); count long brackets in an int (CVE-2025-46819); and reserve too little stack
+--                       for functions with both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
 local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort = ...
 
@@ -45,8 +45,8 @@ local function relay(name, ok, ...)
 end
 library.relay = relay
 
--- The same for what may be called as a method, whose first argument Lua does not count. Not for tail calls: it looks at the
--- function that calls it.
+-- The same for functions that may be called as methods: Lua does not count the first argument of a method. Not for tail
+-- calls: it looks at the function that calls it.
 local function relay_method(name, ok, ...)
     if ok then return ... end
     local problem = ...

@@ -1,9 +1,9 @@
 -- string.find, match, gmatch and gsub for patterns that may keep Lua's own functions busy without end.
 --
--- Lua matches by trying: ('a?'):rep(30) .. ('a'):rep(30) has a billion ways to fit, and a*b looks through a long text once
--- for each place in it. A call of a C function cannot be interrupted, so no other client would be heard meanwhile and SCRIPT
--- KILL would come to nothing. `most` tells up to which length of text a pattern is harmless. For longer ones the functions
--- here do the same in Lua, forty times slower, where the hook that looks at the clock is called.
+-- Lua matches by trying: ('a?'):rep(30) .. ('a'):rep(30) has a billion ways to fit, and a*b looks through a long text
+-- once for each place in it. A call of a C function cannot be interrupted, so all other clients would wait and SCRIPT
+-- KILL would have no effect. `most` returns the length of text up to which a pattern is harmless. For longer texts the
+-- functions here do the same in Lua, forty times slower, where the hook that looks at the clock is called.
 
 local error, pairs, pcall, tonumber, type, unpack = error, pairs, pcall, tonumber, type, unpack
 local byte, char, find, match, sub = string.byte, string.char, string.find, string.match, string.sub
@@ -35,8 +35,8 @@ local function after_single(pattern, at)
     return at + 1
 end
 
--- The items of a pattern: {kind, text of it, quantifier}; and whether it only fits at the start of a text. An item that is
--- malformed is an error when it is reached, as it is in C.
+-- The items of a pattern: {kind, text of it, quantifier}; and whether it only fits at the start of a text. A malformed
+-- item is an error when it is reached, as it is in C.
 local function parse(pattern, may_anchor)
     pattern = match(pattern, "^[^%z]*") -- as much of it as C sees
     local items, at = {}, 1
@@ -231,9 +231,9 @@ local function matcher(text, items)
                 if what < 1 or what > level or ends[what] == OPEN then error("invalid capture index", 0) end
                 if ends[what] == POSITION then return nil end
                 local size = ends[what] - starts[what]
-                if size > length - at + 1 or sub(text, starts[what], starts[what] + size - 1) ~= sub(text, at, at + size - 1) then
-                    return nil
-                end
+                if size > length - at + 1 then return nil end
+                local captured = sub(text, starts[what], starts[what] + size - 1)
+                if captured ~= sub(text, at, at + size - 1) then return nil end
                 at = at + size
             end
             index = index + 1
@@ -410,7 +410,8 @@ local function instead(name, text, pattern, third, fourth)
     end
     local iterates = name == "gmatch" or name == "gfind"
     -- Only for an iterator is ^ a character like others.
-    if #pattern <= MAX_PATTERN_OF_C and #text <= most(iterates and byte(pattern) == 94 and "." .. pattern or pattern) then
+    local measured = iterates and byte(pattern) == 94 and "." .. pattern or pattern
+    if #pattern <= MAX_PATTERN_OF_C and #text <= most(measured) then
         return nil
     end
     if name == "gsub" then

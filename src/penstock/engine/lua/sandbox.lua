@@ -7,9 +7,9 @@
 -- Redis's Lua has read-only tables; stock Lua has not. Here the libraries are empty tables that find their contents
 -- through a metatable, and the few functions that look past metatables know about them.
 --
--- Nothing that Python answers may make Lua allocate: the limit of memory holds again by then, and an error of Lua inside
--- a call of Python would leave the interpreter's lock taken. So a string is put into `slot`, by Python and while the limit
--- is off, and a status is a mark. `received` makes the reply of them.
+-- Nothing that Python answers may make Lua allocate: the memory limit is on again by then, and an error of Lua inside a
+-- call of Python would leave the interpreter's lock taken. So Python puts a string into `slot` while the limit is off,
+-- and a status is a mark. `received` makes the reply of them.
 --
 -- Nothing here may use a global once it was removed, hence the locals.
 
@@ -18,8 +18,9 @@ local host, libraries, load_library, pattern_function = ...
 local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
 local collectgarbage, loadstring = collectgarbage, loadstring
-local concat, format, gsub, find, byte, sub = table.concat, string.format, string.gsub, string.find, string.byte, string.sub
-local dump, match, floor, tonumber = string.dump, string.match, math.floor, tonumber
+local concat, format, gsub, find = table.concat, string.format, string.gsub, string.find
+local byte, sub, dump, match = string.byte, string.sub, string.dump, string.match
+local floor, tonumber = math.floor, tonumber
 local create, resume = coroutine.create, coroutine.resume
 local slot, ok_mark, status_mark, call, call_many = host.slot, host.ok_mark, host.status_mark, host.call, host.call_many
 local getinfo, sethook = debug.getinfo, debug.sethook
@@ -62,8 +63,8 @@ local function patched(chunk)
 end
 
 local library = load_library(
-    function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end,
-    pattern_function, host.max_pattern_of_c, host.long_sort
+    function(subject) return contents[subject] ~= nil end, patched,
+    function(name) return internal_names[name] ~= nil end, pattern_function, host.max_pattern_of_c, host.long_sort
 )
 local relay = library.relay
 
@@ -261,7 +262,8 @@ end
 function redis.sha1hex(...)
     if select("#", ...) ~= 1 then raise("wrong number of arguments") end
     local subject = ...
-    return received(host.sha1hex(type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or ""))
+    local text = type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or ""
+    return received(host.sha1hex(text))
 end
 
 function redis.log(...)
@@ -403,7 +405,8 @@ local function locate(problem)
         level = level + 1
         info = getinfo(level, "Sl")
     end
-    return {err = text, counted = counted, where = info and ", on " .. info.source .. ":" .. info.currentline .. "." or ""}
+    local where = info and ", on " .. info.source .. ":" .. info.currentline .. "." or ""
+    return {err = text, counted = counted, where = where}
 end
 
 local function checked(ok, problem, sha)

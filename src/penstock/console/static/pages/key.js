@@ -26,7 +26,9 @@ export default {
         place.title(found.name);
         draw(root, found, rows, load);
       } catch (error) {
-        if (!over) render(root, h('h1', {}, 'Key'), h('div', { class: 'card empty' }, h('strong', {}, error.message), h('a', { href: '/keys' }, 'All keys')));
+        if (!over)
+          render(root, h('h1', {}, 'Key'),
+            h('div', { class: 'card empty' }, h('strong', {}, error.message), h('a', { href: '/keys' }, 'All keys')));
       }
     }
     render(root, h('h1', {}, 'Key'), h('p', { class: 'soft wait' }, 'Reading …'));
@@ -42,13 +44,23 @@ function draw(root, found, rows, load) {
     ['Expires', found.expires ? ago(found.expires) : 'never', ''],
   ];
   render(root,
-    h('div', { class: 'top' }, h('h1', {}, found.name || '(empty name)'), wholeName(found.key, found.name_size), h('div', { class: 'buttons' },
-      h('button', { onclick: () => expire(found, load) }, 'Set expiry'), h('button', { onclick: () => remove(found) }, 'Delete'))),
-    h('dl', { class: 'figures' }, items.map(([title, value, note]) => h('div', {}, h('dt', {}, title), h('dd', {}, value, h('small', {}, note))))),
+    h('div', { class: 'top' }, h('h1', {}, found.name || '(empty name)'), wholeName(found.key, found.name_size),
+      h('div', { class: 'buttons' },
+      h('button', { onclick: () => expire(found, load) }, 'Set expiry'),
+      h('button', { onclick: () => remove(found) }, 'Delete'))),
+    h('dl', { class: 'figures' },
+      items.map(([title, value, note]) => h('div', {}, h('dt', {}, title), h('dd', {}, value, h('small', {}, note))))),
     found.wrong ? h('p', { class: 'note' }, found.wrong) : null,
-    found.type === 'tstream' ? h('p', { class: 'note' }, 'This is a stream. ', h('a', { href: `/stream?key=${found.key}` }, 'Look at its messages')) : null,
-    found.value ? h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Value')), h('div', { class: 'in' }, whole(found.value))) : null,
-    found.rows ? h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Elements'), h('span', { class: 'soft small' }, `${plural(rows.length, 'element')} shown`)),
+    found.type === 'tstream'
+      ? h('p', { class: 'note' }, 'This is a stream. ',
+        h('a', { href: `/stream?key=${found.key}` }, 'Look at its messages')) : null,
+    found.value
+      ? h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Value')),
+        h('div', { class: 'in' }, whole(found.value))) : null,
+    found.rows
+      ? h('section', { class: 'card' },
+        h('header', {}, h('h2', {}, 'Elements'),
+          h('span', { class: 'soft small' }, `${plural(rows.length, 'element')} shown`)),
       table({
         label: 'Elements', rows, keyOf: (row) => `${rows.indexOf(row)}`, dense: true, empty: 'There are none.',
         columns: [
@@ -71,7 +83,8 @@ function remove(found) {
 function expire(found, load) {
   confirm({
     title: `Expiry of ${found.name}`, button: 'Set',
-    body: h('label', { class: 'field' }, 'Seconds from now; empty: never', h('input', { name: 'seconds', type: 'number', min: 1 })),
+    body: h('label', { class: 'field' }, 'Seconds from now; empty: never',
+      h('input', { name: 'seconds', type: 'number', min: 1 })),
     run: (form) => act('expire-key', { key: found.key, seconds: form.get('seconds') || 0 }),
   }).then((done) => done && load());
 }

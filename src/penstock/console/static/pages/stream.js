@@ -10,7 +10,8 @@ import messages from './stream_messages.js';
 import settings from './stream_settings.js';
 
 const TABS = { graph, messages, groups, letters, settings };
-const TITLES = { graph: 'Graph', messages: 'Messages', groups: 'Groups', letters: 'Dead letters', settings: 'Retention and schema' };
+const TITLES =
+  { graph: 'Graph', messages: 'Messages', groups: 'Groups', letters: 'Dead letters', settings: 'Retention and schema' };
 
 export default {
   open(root, place) {
@@ -57,13 +58,19 @@ function head(news) {
   const items = [
     ['Messages', count(news.length), news.length ? `${count(news.first)} – ${count(news.last)}` : 'none'],
     ['Written', `${rate(news.rate)}/s`, news.delayed ? `${count(news.delayed)} delayed` : 'messages'],
-    ['Size', bytes(news.bytes + news.history.bytes), news.history.bytes ? `${bytes(news.history.bytes)} in files` : `${bytes(news.raw)} uncompressed`],
-    ['Lag', news.groups.length ? count(lag) : '–', news.groups.length ? (lag ? `${duration(late / 1000)} behind, ${groups}` : groups) : 'no groups'],
+    ['Size', bytes(news.bytes + news.history.bytes),
+      news.history.bytes ? `${bytes(news.history.bytes)} in files` : `${bytes(news.raw)} uncompressed`],
+    ['Lag', news.groups.length ? count(lag) : '–',
+      news.groups.length ? (lag ? `${duration(late / 1000)} behind, ${groups}` : groups) : 'no groups'],
   ];
   return [
-    h('div', { class: 'top' }, h('h1', {}, news.name), h('p', { class: 'small' }, wholeName(news.key, news.name_size), ' ',
-      news.letters.map((each) => [h('a', { href: `/stream?key=${each.key}&tab=letters` }, 'Dead letters in ', each.name), ' · ']), h('a', { href: '/streams' }, 'All streams'))),
-    h('dl', { class: 'figures' }, items.map(([title, value, note]) => h('div', {}, h('dt', {}, title), h('dd', {}, value, h('small', {}, note))))),
+    h('div', { class: 'top' }, h('h1', {}, news.name),
+      h('p', { class: 'small' }, wholeName(news.key, news.name_size), ' ',
+      news.letters.map((each) =>
+          [h('a', { href: `/stream?key=${each.key}&tab=letters` }, 'Dead letters in ', each.name), ' · ']),
+      h('a', { href: '/streams' }, 'All streams'))),
+    h('dl', { class: 'figures' },
+      items.map(([title, value, note]) => h('div', {}, h('dt', {}, title), h('dd', {}, value, h('small', {}, note))))),
   ];
 }
 
@@ -71,5 +78,6 @@ function tabs(key, tab, news, isLetters) {
   const shown = Object.keys(TABS).filter((name) => name !== 'letters' || isLetters);
   return h('nav', { class: 'tabs', 'aria-label': 'Parts of this stream' }, shown.map((name) =>
     h('a', { href: `/stream?key=${key}&tab=${name}`, 'aria-current': name === tab ? 'true' : null },
-      TITLES[name], name === 'groups' && news.groups.length ? ` (${count(news.groups.length + news.more_groups)})` : '')));
+      TITLES[name],
+      name === 'groups' && news.groups.length ? ` (${count(news.groups.length + news.more_groups)})` : '')));
 }

@@ -33,13 +33,23 @@ function draw(body, key, seconds, found) {
   const of = (what) => found.groups.map((group, at) => ({ name: group.name, values: group[what], kind: (at % 5) + 2 }));
   render(body,
     h('div', { class: 'buttons', role: 'group', 'aria-label': 'Time' }, RANGES.map(([value, title]) =>
-      h('a', { class: 'button', href: `/stream?key=${key}&tab=graph&seconds=${value}`, 'aria-current': value === seconds ? 'true' : null }, title))),
+      h('a', { class: 'button', href: `/stream?key=${key}&tab=graph&seconds=${value}`,
+          'aria-current': value === seconds ? 'true' : null }, title))),
     h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Messages a second')),
-      h('div', { class: 'in' }, graph({ ...shared, name: 'rates', label: 'Messages written and read a second', lines, show: short }))),
+      h('div', { class: 'in' },
+        graph({ ...shared, name: 'rates', label: 'Messages written and read a second', lines, show: short }))),
     found.groups.length ? h('div', { class: 'cards' },
-      h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag'), h('span', { class: 'soft small' }, 'messages that a group has not read')),
-        h('div', { class: 'in' }, graph({ ...shared, name: 'lags', label: 'Lag of each group in messages', lines: of('lag'), show: short, columns: 2 }))),
-      h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Behind by'), h('span', { class: 'soft small' }, 'age of the next message of a group')),
-        h('div', { class: 'in' }, graph({ ...shared, name: 'ages', label: 'Lag of each group in time', lines: of('behind'), show: span, base: 60, columns: 2 }))))
-      : h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag')), h('div', { class: 'empty' }, 'No group reads this stream.')));
+      h('section', { class: 'card' },
+        h('header', {}, h('h2', {}, 'Lag'), h('span', { class: 'soft small' }, 'messages that a group has not read')),
+        h('div', { class: 'in' },
+          graph({ ...shared, name: 'lags', label: 'Lag of each group in messages', lines: of('lag'), show: short,
+              columns: 2 }))),
+      h('section', { class: 'card' },
+        h('header', {}, h('h2', {}, 'Behind by'),
+          h('span', { class: 'soft small' }, 'age of the next message of a group')),
+        h('div', { class: 'in' },
+          graph({ ...shared, name: 'ages', label: 'Lag of each group in time', lines: of('behind'), show: span,
+              base: 60, columns: 2 }))))
+      : h('section', { class: 'card' }, h('header', {}, h('h2', {}, 'Lag')),
+        h('div', { class: 'empty' }, 'No group reads this stream.')));
 }

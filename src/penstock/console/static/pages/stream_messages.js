@@ -11,7 +11,8 @@ const TAILED = 200;
 export default {
   open(body, place, key) {
     const state = { key, rows: null, newer: null, older: null, first: 0, last: 0, by: place.params.by || 'offset',
-      from: place.params.from || '', tag: place.params.tag || '', open: new Map(), tailing: null, passed: 0, error: '', fields: [],
+      from: place.params.from || '', tag: place.params.tag || '', open: new Map(), tailing: null, passed: 0,
+      error: '', fields: [],
       isTable: localStorage.getItem('messages') !== 'entries', over: false };
     const redraw = () => draw(body, place, state, { load, toggle, tail, choose });
     function choose(isTable) {
@@ -86,18 +87,29 @@ function draw(body, place, state, { load, toggle, tail, choose }) {
         h('select', { name: 'by', 'aria-label': 'Look up by' },
           h('option', { value: 'offset', selected: state.by !== 'time' }, 'From offset'),
           h('option', { value: 'time', selected: state.by === 'time' }, 'From time')),
-        h('input', { name: 'from', value: state.from, placeholder: state.by === 'time' ? '2026-05-01 12:30' : 'newest', 'aria-label': 'Offset or time', size: 14 }),
+        h('input',
+          { name: 'from', value: state.from, placeholder: state.by === 'time' ? '2026-05-01 12:30' : 'newest',
+            'aria-label': 'Offset or time', size: 14 }),
         h('input', { name: 'tag', value: state.tag, placeholder: 'any tag', 'aria-label': 'Tag', size: 10 }),
         h('button', {}, 'Look up')),
       h('div', { class: 'buttons' },
-        state.fields.length ? h('select', { 'aria-label': 'Show entries as', onchange: (event) => choose(event.target.value === 'table') },
-          h('option', { value: 'table', selected: state.isTable }, 'Table'), h('option', { value: 'entries', selected: !state.isTable }, 'JSON')) : null,
-        h('button', { onclick: tail, 'aria-pressed': state.tailing ? 'true' : 'false', class: state.tailing ? 'main' : null }, state.tailing ? 'Stop following' : 'Follow'),
+        state.fields.length
+          ? h('select',
+            { 'aria-label': 'Show entries as', onchange: (event) => choose(event.target.value === 'table') },
+          h('option', { value: 'table', selected: state.isTable }, 'Table'),
+          h('option', { value: 'entries', selected: !state.isTable }, 'JSON')) : null,
+        h('button',
+          { onclick: tail, 'aria-pressed': state.tailing ? 'true' : 'false', class: state.tailing ? 'main' : null },
+          state.tailing ? 'Stop following' : 'Follow'),
         h('button', { onclick: () => download(state) }, 'Download'),
         h('button', { onclick: () => write(state, load) }, 'Write a message'))),
     state.error ? h('p', { class: 'wrong', role: 'alert' }, state.error) : null,
-    session.masked.length ? h('p', { class: 'note' }, session.masked.includes('*') ? 'Payloads are hidden.' : `Hidden fields: ${session.masked.join(', ')}.`) : null,
-    state.tailing ? h('p', { class: 'soft', 'aria-live': 'polite' }, h('span', { class: 'dot' }), ' Following. New messages appear at the top.',
+    session.masked.length
+      ? h('p', { class: 'note' },
+        session.masked.includes('*') ? 'Payloads are hidden.' : `Hidden fields: ${session.masked.join(', ')}.`) : null,
+    state.tailing
+      ? h('p', { class: 'soft', 'aria-live': 'polite' }, h('span', { class: 'dot' }),
+        ' Following. New messages appear at the top.',
       state.passed ? ` ${count(state.passed)} came too fast to be shown.` : '') : null,
     h('section', { class: 'card' }, list(state, toggle)),
     state.tailing ? null : h('div', { class: 'buttons' },
@@ -110,11 +122,17 @@ function list(state, toggle) {
   if (!state.rows) return h('div', { class: 'empty' }, 'Reading …');
   if (!state.rows.length) {
     return h('div', { class: 'empty' }, state.tailing ? 'Waiting for messages …'
-      : state.tag && state.older !== null ? [h('strong', {}, 'None among those that were looked at.'), '“Older” looks further.'] : h('strong', {}, 'There are no messages here.'));
+      : state.tag && state.older !== null
+        ? [h('strong', {}, 'None among those that were looked at.'), '“Older” looks further.']
+        : h('strong', {}, 'There are no messages here.'));
   }
-  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Messages' }, h('table', { class: 'messages' },
-    h('thead', {}, h('tr', {}, h('th', { class: 'num', scope: 'col' }, 'Offset'), h('th', { class: 'phone-off', scope: 'col' }, 'Written'),
-      h('th', { scope: 'col' }, 'Tag'), columns(state).map((name) => h('th', { scope: 'col' }, name)), h('th', { class: 'num phone-off', scope: 'col' }, 'Size'))),
+  return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Messages' },
+    h('table', { class: 'messages' },
+    h('thead', {},
+      h('tr', {}, h('th', { class: 'num', scope: 'col' }, 'Offset'),
+        h('th', { class: 'phone-off', scope: 'col' }, 'Written'),
+      h('th', { scope: 'col' }, 'Tag'), columns(state).map((name) => h('th', { scope: 'col' }, name)),
+      h('th', { class: 'num phone-off', scope: 'col' }, 'Size'))),
     h('tbody', {}, state.rows.map((row) => line(state, row, toggle)))));
 }
 
@@ -123,8 +141,10 @@ const columns = (state) => (state.isTable && state.fields.length ? state.fields 
 
 function cells(state, row) {
   const value = state.isTable && state.fields.length ? parsed(row.entry) : undefined;
-  if (value === undefined || Array.isArray(value)) return h('td', { class: 'wide', colspan: columns(state).length }, glance(row.entry));
-  return state.fields.map((name) => h('td', { class: 'field' }, field(Object.hasOwn(value, name) ? value[name] : undefined)));
+  if (value === undefined || Array.isArray(value))
+    return h('td', { class: 'wide', colspan: columns(state).length }, glance(row.entry));
+  return state.fields.map((name) =>
+      h('td', { class: 'field' }, field(Object.hasOwn(value, name) ? value[name] : undefined)));
 }
 
 function field(value) {
@@ -136,12 +156,15 @@ function field(value) {
 function line(state, row, toggle) {
   const opened = state.open.get(row.offset);
   return h('tr', { 'data-key': row.offset, class: opened ? 'open' : null },
-    h('td', { class: 'num' }, h('button', { class: 'plain', onclick: () => toggle(row), 'aria-expanded': opened ? 'true' : 'false',
+    h('td', { class: 'num' },
+      h('button', { class: 'plain', onclick: () => toggle(row), 'aria-expanded': opened ? 'true' : 'false',
       'aria-label': `Message ${row.offset}` }, count(row.offset))),
     h('td', { class: 'phone-off', title: absolute(row.time) }, ago(row.time)),
     h('td', { class: 'name' }, row.tag || h('span', { class: 'zero' }, '–')),
     opened ? h('td', { class: 'wide', colspan: columns(state).length }, whole(opened),
-      h('p', { class: 'small' }, h('a', { href: `/api/stream/raw?${query({ key: state.key, offset: row.offset })}`, download: '' }, 'Download this entry'))) : cells(state, row),
+      h('p', { class: 'small' },
+        h('a', { href: `/api/stream/raw?${query({ key: state.key, offset: row.offset })}`, download: '' },
+          'Download this entry'))) : cells(state, row),
     h('td', { class: 'num phone-off' }, bytes(row.entry.size)));
 }
 
@@ -151,12 +174,17 @@ function download(state) {
     body: [
       h('p', { class: 'soft' }, 'At most 100,000 messages, from the offset that you name.'),
       h('div', { class: 'row' },
-        h('label', { class: 'field' }, 'From offset', h('input', { name: 'from', type: 'number', min: 1, value: state.first || 1 })),
-        h('label', { class: 'field' }, 'To offset', h('input', { name: 'to', type: 'number', min: 1, value: state.last || 1 })),
-        h('label', { class: 'field' }, 'Format', h('select', { name: 'format' }, h('option', { value: 'csv' }, 'CSV'), h('option', { value: 'parquet' }, 'Parquet'))))],
+        h('label', { class: 'field' }, 'From offset',
+          h('input', { name: 'from', type: 'number', min: 1, value: state.first || 1 })),
+        h('label', { class: 'field' }, 'To offset',
+          h('input', { name: 'to', type: 'number', min: 1, value: state.last || 1 })),
+        h('label', { class: 'field' }, 'Format',
+          h('select', { name: 'format' }, h('option', { value: 'csv' }, 'CSV'),
+            h('option', { value: 'parquet' }, 'Parquet'))))],
     button: 'Download',
     run: async (form) => {
-      const address = `/api/stream/download?${query({ key: state.key, from: form.get('from'), to: form.get('to'), format: form.get('format') })}`;
+      const asked = { key: state.key, from: form.get('from'), to: form.get('to'), format: form.get('format') };
+      const address = `/api/stream/download?${query(asked)}`;
       const link = h('a', { href: address, download: '' });
       document.body.append(link);
       link.click();
@@ -176,8 +204,10 @@ function write(state, load) {
         refresh();
       } })),
       h('p', { class: 'soft small', 'aria-live': 'polite' }, note || 'Any text; usually a JSON object.'),
-      h('label', { class: 'field' }, 'Groups get it after (milliseconds)', h('input', { name: 'delay', type: 'number', min: 0, value: 0 }))],
+      h('label', { class: 'field' }, 'Groups get it after (milliseconds)',
+        h('input', { name: 'delay', type: 'number', min: 0, value: 0 }))],
     button: 'Write',
-    run: async (form) => act('write', { key: state.key, tag: form.get('tag'), entry: form.get('entry'), delay: form.get('delay') || 0 }),
+    run: async (form) =>
+      act('write', { key: state.key, tag: form.get('tag'), entry: form.get('entry'), delay: form.get('delay') || 0 }),
   }).then((done) => done && !state.tailing && load());
 }

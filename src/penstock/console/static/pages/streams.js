@@ -28,12 +28,16 @@ function typed(place, text) {
 
 function draw(root, place, { sort, order, filter, only }, news) {
   render(root,
-    h('div', { class: 'top' }, h('h1', {}, 'Streams'), h('p', { class: 'soft', 'aria-live': 'polite' }, summary(news, filter || only))),
+    h('div', { class: 'top' }, h('h1', {}, 'Streams'),
+      h('p', { class: 'soft', 'aria-live': 'polite' }, summary(news, filter || only))),
     h('div', { class: 'tools' },
-      h('input', { type: 'search', placeholder: 'Stream, group, lag>100, size>1mb  ( / )', 'aria-label': 'Filter by name or figures', class: 'long',
+      h('input',
+        { type: 'search', placeholder: 'Stream, group, lag>100, size>1mb  ( / )',
+          'aria-label': 'Filter by name or figures', class: 'long',
         title: 'Words of names, and bounds of lag, behind, rate, size, length and pending',
         value: filter, oninput: (event) => typed(place, event.target.value) }),
-      h('select', { 'aria-label': 'Which streams', onchange: (event) => place.set({ only: event.target.value, page: '' }) },
+      h('select',
+        { 'aria-label': 'Which streams', onchange: (event) => place.set({ only: event.target.value, page: '' }) },
         ONLY.map(([value, title]) => h('option', { value, selected: value === only }, title)))),
     h('section', { class: 'card' }, news ? table({
       label: 'Streams', rows: news.rows, keyOf: (row) => row.key, columns: COLUMNS,
@@ -54,22 +58,27 @@ function summary(news, isChosen) {
 const COLUMNS = [
   { title: 'Stream', sort: 'name', class: 'name', show: (row) => h('a', { href: `/stream?key=${row.key}` }, row.name) },
   { title: 'Messages', sort: 'length', num: true, ...LESS, show: (row) => count(row.length) },
-  { title: 'Written/s', sort: 'rate', num: true, show: (row) => h('span', { class: row.rate ? null : 'zero' }, rate(row.rate)) },
+  { title: 'Written/s', sort: 'rate', num: true,
+    show: (row) => h('span', { class: row.rate ? null : 'zero' }, rate(row.rate)) },
   { title: 'Size', sort: 'size', num: true, ...LESS, show: (row) => bytes(row.bytes) },
-  { title: 'Lag', sort: 'lag', num: true, show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
+  { title: 'Lag', sort: 'lag', num: true,
+    show: (row) => h('span', { class: row.lag ? 'behind' : 'zero' }, count(row.lag)) },
   { title: 'Behind by', sort: 'behind', num: true, show: (row) => behind(row) },
-  { title: 'Pending', sort: 'pending', num: true, ...LESS, show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
+  { title: 'Pending', sort: 'pending', num: true, ...LESS,
+    show: (row) => h('span', { class: row.pending ? null : 'zero' }, count(row.pending)) },
   { title: 'Groups', class: 'wide phone-off', headClass: 'phone-off', show: (row) => groups(row) },
 ];
 
 function groups(row) {
   if (!row.groups.length) return h('span', { class: 'zero' }, '–');
-  return [row.groups.map((group, at) => [at ? ', ' : '', group.name, h('span', { class: group.lag ? 'behind' : 'zero' }, ` ${count(group.lag)}`)]),
+  return [row.groups.map((group, at) =>
+        [at ? ', ' : '', group.name, h('span', { class: group.lag ? 'behind' : 'zero' }, ` ${count(group.lag)}`)]),
     row.more_groups ? `, ${count(row.more_groups)} more` : ''];
 }
 
 function pager(place, { page, pages }) {
-  const step = (to, title) => h('button', { disabled: to < 0 || to >= pages, onclick: () => place.set({ page: to || '' }) }, title);
+  const step = (to, title) =>
+    h('button', { disabled: to < 0 || to >= pages, onclick: () => place.set({ page: to || '' }) }, title);
   return h('nav', { class: 'buttons', 'aria-label': 'Pages of the list' }, step(page - 1, 'Previous'),
     h('span', { class: 'soft' }, `Page ${count(page + 1)} of ${count(pages)}`), step(page + 1, 'Next'));
 }
