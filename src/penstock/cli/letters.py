@@ -175,7 +175,7 @@ def _run(steps: Steps, call: Call) -> Any:
 
 
 class _Progress:
-    """What was put back, in words."""
+    """Describes what was put back."""
 
     def __init__(self, link: Link, dry_run: bool) -> None:
         self.dry_run = dry_run

@@ -203,7 +203,7 @@ def _console(project: ProjectFile, url: str, wanted: bool) -> contextlib.Abstrac
 
 
 def _project_file(folder: Path) -> ProjectFile:
-    """What Spark needs to know of a project before it starts; Problem if the project is wrong."""
+    """Read the settings that Spark needs before it starts; Problem if the project is wrong."""
     from penstock.spark.project_file import ProjectFile, peek
 
     if (file := peek(folder)) is not None:

@@ -1,4 +1,4 @@
-"""How the subcommands that are clients reach their server, and their error messages.
+"""Connects client subcommands to their server, and words their error messages.
 
 Every error message names the server and the remedy. A lost connection is different from a refusal: the first may be
 tried again, the second would be refused again.
@@ -87,7 +87,7 @@ class Link:
             weakref.finalize(self, pool.disconnect)
         except ValueError as error:
             is_safe = isinstance(error, WrongUrl) or "@" not in url
-            told = str(error) if is_safe else "what is wrong is not told, since it may quote the password"
+            told = str(error) if is_safe else "details are hidden because they may contain the password"
             self.fail(f"'{without_secrets(url)}' is not the URL of a server ({told}); one looks like {DEFAULT_URL}")
 
     def call(self, *words: object) -> Any:

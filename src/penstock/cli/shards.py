@@ -1,4 +1,4 @@
-"""`penstock shard`: what etcd knows about a shard, and changes of who leads it. Talks to etcd alone.
+"""`penstock shard`: shows a shard's state in etcd, and changes its leader. Talks to etcd alone.
 
 A hand-over is asked for in etcd, and the leader's agent sees to it. A node is removed from the in-sync set with a
 transaction, as its leader would do it.
@@ -160,7 +160,7 @@ class _Link:
             key_of(self._name, "leader"): snapshot.leader_revision,
         }
         if not self.ask(lambda client: client.change(read, Put(key_of(self._name, "state"), state.encoded()))):
-            self.fail("the shard has changed meanwhile; try again")
+            self.fail("another command changed the shard at the same time; try again")
 
     def fail(self, problem: str) -> NoReturn:
         typer.echo(f"penstock shard: {problem}", err=True)

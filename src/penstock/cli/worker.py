@@ -132,7 +132,7 @@ def _look_after(fleet: Fleet, folder: Path | None) -> int:
 
 
 def _changed_at(folder: Path | None) -> dict[str, int]:
-    """When each .py file changed last."""
+    """The time of the last change of each .py file."""
     if folder is None:
         return {}
     found: dict[str, int] = {}
@@ -162,7 +162,7 @@ def _asked_to_stop(fleet: Fleet) -> Iterator[None]:
 
 
 class _Line:
-    """What the processes do, on one line of a terminal."""
+    """Shows the work of the processes on one line of a terminal."""
 
     def __init__(self, is_terminal: bool) -> None:
         self._is_terminal = is_terminal

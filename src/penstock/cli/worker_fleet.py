@@ -1,8 +1,8 @@
 """The processes of `penstock worker`: started, started again when they die, stopped in time.
 
 A process gets a pipe for its reports, and its standard input is a pipe that ends with the parent: so a parent that is
-killed leaves no process behind. A process that cannot load the handler, or that the server refuses, ends the fleet:
-another one would fare no better. If files are watched, the fleet waits for one to change instead.
+killed leaves no process behind. A process that cannot load the handler, or that the server refuses, ends the fleet,
+because another process would fail too. If files are watched, the fleet waits for one to change instead.
 
 Rejected: multiprocessing. Its children import the parent's main module, and their life hangs on its queues.
 """
@@ -119,7 +119,7 @@ class Fleet:
         return not self.is_stopping or any(worker.process is not None for worker in self._workers)
 
     def report(self) -> Report:
-        """What all have done."""
+        """The report of all processes."""
         found = Report(wanted=len(self._workers), restarts=self._restarts)
         now = time.monotonic()
         for worker in self._workers:

@@ -1,4 +1,4 @@
-"""What the processes of `penstock worker` have done, and how it is served: /health for a supervisor, /metrics for
+"""Collects and serves the reports of `penstock worker`'s processes: /health for a supervisor, /metrics for
 Prometheus.
 """
 

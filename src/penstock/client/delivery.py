@@ -1,4 +1,4 @@
-"""What "delivered" means: the three levels, the four states of a command, and the settings that go with them."""
+"""Delivery: the three levels, the four states of a command, and the settings that go with them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ReplayFilter = Callable[[Command], bool]
 
 @dataclass(slots=True)
 class DeliverySettings:
-    """What the clients of a single server and of a cluster have in common."""
+    """Settings that the clients of one server and of a cluster share."""
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_filter: ReplayFilter | None = None
@@ -147,7 +147,7 @@ class ServerContact:
 
 @dataclass(slots=True)
 class Counters:
-    """What a core has done since it was made."""
+    """The counters of a core since it was made."""
 
     sent: int = 0
     """Commands written for the first time."""

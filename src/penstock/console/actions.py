@@ -1,4 +1,4 @@
-"""What users may change. Each action runs under the user's own login, and is logged with its outcome (app.py).
+"""Changes that users can make. Each action runs under the user's own login, and is logged with its outcome (app.py).
 
 An action says in one sentence what it did; the page shows that sentence.
 """
@@ -25,7 +25,7 @@ LARGEST_ENTRY = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action did: a sentence for the user, and details for the log."""
+    """The result of an action: a sentence for the user, and details for the log."""
 
     text: str
     detail: dict[str, Any] = field(default_factory=dict)

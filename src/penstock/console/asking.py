@@ -1,4 +1,4 @@
-"""What a view or an action gets: the console, the session that asks, and what it asks for."""
+"""The argument of a view or an action: the console, the session, and the request."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Given:
 
 
 class Query(Given):
-    """Of an address. A key comes as its id."""
+    """The parameters in an address. A key is given by its id."""
 
     def __init__(self, raw: bytes, names: LongNames) -> None:
         """Values are bytes as texts of Latin-1, so that nothing of a key is lost."""
@@ -87,7 +87,7 @@ class Query(Given):
 
 
 class Body(Given):
-    """Of a request that changes something. A key comes as its id."""
+    """The body of a request that changes something. A key is given by its id."""
 
     def __init__(self, values: dict[str, Any], names: LongNames) -> None:
         super().__init__(values)

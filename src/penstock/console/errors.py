@@ -1,4 +1,4 @@
-"""What can go wrong for a request of the browser, with the status of the answer.
+"""Errors of a browser's request, each with the status of its answer.
 
 Problem
 ├── Wrong       400: the input, or the server says that the command cannot be run

@@ -60,7 +60,7 @@ _COMPARED = 3
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was seen at a time, in seconds. Of a stream: last offset, bytes, length. Of a group: position, lag, pending,
+    """The figures at a time, in seconds. Of a stream: last offset, bytes, length. Of a group: position, lag, pending,
     milliseconds behind. Of the server: commands, bytes of memory, clients.
     """
 

@@ -1,4 +1,4 @@
-"""Connections that do not go on are closed: no whole request for some seconds, or nothing taken of an answer.
+"""Closes stalled connections: no whole request for some seconds, or an answer that is not read.
 
 uvicorn waits for ever for the first request of a connection, for the rest of one that has begun, and for a browser that
 does not read. It answers 503 when too many connections are open, so a few hundred such would keep all browsers out.

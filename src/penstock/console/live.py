@@ -54,7 +54,7 @@ async def events(view: View, asking: Asking) -> AsyncIterator[bytes]:
 
 
 async def until(closing: asyncio.Event, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What a source gives, until the console ends: events would go on for ever."""
+    """Yield from a source until the console ends; the source itself never ends."""
     stop = asyncio.ensure_future(closing.wait())
     try:
         while not closing.is_set():

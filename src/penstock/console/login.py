@@ -84,7 +84,7 @@ class Login:
         return problem
 
     def _known_refusal(self, words: Command) -> Refused | None:
-        """What the server said a moment ago, if the user may not run this command at all.
+        """The server's recent refusal, if the user may not run this command at all.
 
         Open pages ask every two seconds, and each refusal is a line in the server's ACL LOG.
         """
@@ -196,7 +196,7 @@ def _encoded(words: Sequence[object]) -> tuple[bytes, ...]:
 
 
 async def quietly(step: Coroutine[Any, Any, Any]) -> Any:
-    """What a step gives, or None if the user may not, for parts of a page that are left out then."""
+    """The result of a step, or None if the user may not run it: that part of the page is left out."""
     try:
         return await step
     except Problem as problem:

@@ -30,7 +30,7 @@ class LongNames:
         self._bytes = 0
 
     def id(self, name: bytes) -> str:
-        """What a browser sends back for this name."""
+        """The id that a browser sends for this name."""
         if len(name) <= LONGEST:
             return key_id(name)
         digest = f"@{hashlib.sha256(name).hexdigest()}"

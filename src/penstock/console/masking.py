@@ -18,7 +18,7 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which payloads are hidden; none unless told."""
+    """The fields whose payloads are hidden; none by default."""
 
     fields: frozenset[str] = frozenset()
     """Names of fields in lower case, or `*` for all payloads."""

@@ -1,4 +1,4 @@
-"""What a console was started with."""
+"""The options of a console."""
 
 from __future__ import annotations
 

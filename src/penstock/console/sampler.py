@@ -1,4 +1,4 @@
-"""What is known of all streams, as one user sees them: TINFO of each, taken in turns.
+"""Samples the figures of all streams that one user sees: TINFO of one after the other.
 
 The list of streams is served from here, so a page of ten thousand streams costs the server nothing. In turn the
 figures are as old as a round. A round is slow enough that it costs the server about half a percent of its time: after

@@ -31,7 +31,7 @@ _feed = re.compile(r"([0-9a-f]{40}):(\d{1,18})").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a leader has to copy."""
+    """The files that a leader offers."""
 
     lineage: Lineage
     start: int  # where the feed goes on after the base
@@ -40,7 +40,7 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """What a part of the base is called here."""
+        """The local name of a part of the base."""
         return f"{TEMPORARY}copy-{self.lineage.id}-{self.start}-{self.size}.base"
 
 

@@ -1,4 +1,4 @@
-"""What INFO replication and ROLE tell, with Redis's names."""
+"""The replies of INFO replication and ROLE, with Redis's names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def describe_role(links: Links, follower: Follower | None, leads: bool) -> list[
 
 
 def describe_replicas(links: Links, config: Config) -> Fields:
-    """Those that follow this server."""
+    """Describe the replicas of this server."""
     rows = [link for link in links.links.values() if link.position is not None or link.base is not None]
     fields: Fields = {"connected_slaves": len(rows)}
     if config.min_replicas_to_write:

@@ -1,4 +1,4 @@
-"""What a server has logged and its leader has not: it is put aside before the leader's log takes its place."""
+"""Saves the part of a log that the leader lacks, before the leader's log replaces it."""
 
 from __future__ import annotations
 

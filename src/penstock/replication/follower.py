@@ -71,7 +71,7 @@ class State(Enum):
 
 
 class Membership(Protocol):
-    """What a replica of a shard has to say, and to note down. One without a shard has none."""
+    """The messages and notes of a replica in a shard. A replica outside a shard has none."""
 
     epoch: int  # in which it follows
 
@@ -147,7 +147,7 @@ class Follower:
             delay = min(2 * delay, LONGEST_DELAY)
 
     def stop(self) -> None:
-        """Whatever comes is not of interest any more."""
+        """Ignore everything that is received from now on."""
         self._on_change = lambda: None
         self._disconnect()
 

@@ -81,7 +81,7 @@ class FrameReader:
 
 
 class Header(NamedTuple):
-    """Of a frame."""
+    """The header of a frame."""
 
     start: int  # of the payload
     end: int

@@ -158,7 +158,7 @@ class LeaderConnection(asyncio.Protocol):
         return self._take(size)
 
     def _size_of_line(self) -> int:
-        """Of the next line; 0 if its end is not here yet."""
+        """The size of the next line; 0 if its end has not arrived."""
         size = 0
         for piece in self._unread:
             found = piece.find(b"\n") + 1
@@ -194,7 +194,7 @@ class LeaderConnection(asyncio.Protocol):
         return self._size > 0
 
     def abort(self, problem: str) -> None:
-        """End the connection without waiting for anything; who reads from it is told why."""
+        """Close the connection at once; its reader gets the reason."""
         self._problem = problem
         self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""All replicas of a server: who follows, how far they are, and what must be kept for them.
+"""All replicas of a server: their connections, their offsets, and the files kept for them.
 
 Owned by the loop thread.
 """
@@ -57,7 +57,7 @@ class Links:
     # -- the feed ---------------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The log was opened, or opened again: these are its end, and who is told of it."""
+        """The log was opened, or opened again: note its end, and the function to call with news of it."""
         self.end = self.aof.feed.end
         self.aof.on_written = self._written
         if self.aof.writer is not None:
@@ -244,7 +244,7 @@ class Links:
     # -- full copies ------------------------------------------------------------------------------------------
 
     def files(self, session: Session) -> tuple[Lineage, int, int, list[tuple[str, int]]]:
-        """What a full copy consists of: the lineage, where the feed goes on after the base, the size of the base, and
+        """The parts of a full copy: the lineage, where the feed goes on after the base, the size of the base, and
         the files of history that it refers to, with their sizes. All of it is kept while the replica is connected.
         """
         if self.aof.writer is None or not self.aof.manifest.base:
@@ -274,7 +274,7 @@ class Links:
         return self._persistence.history.files.folder / name
 
     def reader(self, session: Session, name: str, start: int, count: int) -> Callable[[], bytes]:
-        """What reads a part of a file: of the base, named "", or of a file of history. For any thread."""
+        """A function that reads a part of the base (named "") or of a file of history, in any thread."""
         link = self.links.get(session.id)
         if link is not None:
             link.heard = self.now()

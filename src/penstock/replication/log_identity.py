@@ -1,4 +1,4 @@
-"""What a server of a shard knows about its own log, in a file beside it: shard.json.
+"""The identity of the log of a server in a shard, in a file beside it: shard.json.
 
 - `log`: a random id of this log, for as long as it only grows. etcd lists the in-sync members with the ids of their
   logs. A log that is replaced by a copy gets a new id before that, so a server in the middle of copying, or one whose

@@ -1,4 +1,4 @@
-"""Which role a server has: it leads, or it follows another one, and how it comes from one to the other.
+"""The role of a server, leader or replica, and the change from one to the other.
 
 A replica changes nothing by itself: its clients may only read (`engine.following`), expired keys are hidden until the
 leader deletes them (`keyspace.frozen`), and the periodic work for streams and ONCE is left to the leader.

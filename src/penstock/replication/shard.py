@@ -244,7 +244,7 @@ class Shard:
         self._tell(wish=wish, number=self._wishes)
 
     def _hear(self, answer: dict[str, Any]) -> None:
-        """What etcd holds as the in-sync set."""
+        """Note the in-sync set that etcd holds."""
         if self.in_sync is None:
             return
         if "removed" in answer:
@@ -369,7 +369,7 @@ class Shard:
 
     @property
     def leads(self) -> bool:
-        """What it tells clients: not before its replicas have had the time to come, so that they do not ask in vain."""
+        """Whether clients see it as leader: not before its replicas had time to connect."""
         return self._holds and self.leadership.ready
 
     def info(self) -> dict[str, int | str]:

@@ -159,5 +159,5 @@ def _is_text(name: str) -> bool:
 
 def _is_of(kind: Type, value: Any) -> bool:
     if kind.name == "decimal" and type(value) is not int:
-        return False  # 1.50 is a double, as long as nobody says that it is money
+        return False  # 1.50 is a double unless the schema says decimal
     return misfit_of_value(kind, value, "") is None

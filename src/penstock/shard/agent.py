@@ -1,4 +1,4 @@
-"""The agent of a server: its parent process, which asks etcd who leads and tells the server.
+"""The agent of a server: its parent process, which asks etcd for the leader and tells the server.
 
 It keeps a lease in etcd for as long as the server runs and gets on, and gives it back when the server ends, so that
 another node can lead at once. Everything in etcd that says that this node is there, or leads, hangs on that lease.
@@ -278,7 +278,7 @@ class Agent:
         return await self._ask(read_shard, self._shard)
 
     async def _wait_for_operator(self, snapshot: Snapshot) -> None:
-        """etcd does not know any more who has everything: this node's log stays as it is."""
+        """etcd has lost the in-sync set: keep this node's log as it is."""
         self._stop_leading()
         self._standing_for = 0
         await self._order("wait", "operator", epoch=self._position["epoch"])

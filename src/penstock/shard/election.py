@@ -1,4 +1,4 @@
-"""Which node leads next. Pure: from what etcd holds to a decision.
+"""Chooses the next leader. Pure: it decides from the state in etcd.
 
 Only nodes of the in-sync set may lead: each of them has everything that was acknowledged. Those that run take part:
 each stops following, so that its log does not grow any more, and says in etcd where its log ends. When all have done
@@ -41,7 +41,7 @@ def may_take_the_lead(snapshot: Snapshot, me: str, waited: float) -> bool:
 
 
 def next_state(snapshot: Snapshot, me: str, wanted: int) -> State:
-    """What etcd is to hold when this node leads.
+    """The state in etcd when this node leads.
 
     Nodes of the in-sync set that do not run leave it, if `wanted` others are left: a write would wait for them.
     """

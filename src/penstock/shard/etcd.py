@@ -39,7 +39,7 @@ class EtcdUnavailable(EtcdError):
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """Where etcd is, and how to log in."""
+    """The addresses of etcd and the login."""
 
     endpoints: tuple[str, ...]  # URLs
     user: str = ""
@@ -181,7 +181,7 @@ class Etcd:
     # -- requests ---------------------------------------------------------------------------------------------
 
     def version(self) -> tuple[int, ...]:
-        """Of the member that answers."""
+        """The version of the member that answers."""
         text = str(self._ask("/version", None)["etcdserver"])
         return tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
 

@@ -36,7 +36,7 @@ class Lease:
     def needed(self) -> int:
         """Its id, for a key that must end with it; EtcdError if there is none. A key without a lease would stay."""
         if not self.id:
-            raise EtcdError("the lease has run out meanwhile")
+            raise EtcdError("the lease has expired")
         return self.id
 
     async def grant(self) -> None:

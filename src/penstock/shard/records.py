@@ -1,4 +1,4 @@
-"""What etcd holds about a shard, and how it is read.
+"""The records of a shard in etcd, and their encoding.
 
     /penstock/shards/NAME/state         the epoch, its leader, the in-sync set; it stays
     /penstock/shards/NAME/leader        there while the leader's lease holds
@@ -29,7 +29,7 @@ def key_of(shard: str, *names: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Who leads, or led last, and who may lead next."""
+    """The current or last leader, and the nodes that may lead next."""
 
     epoch: int
     leader: str

@@ -1,4 +1,4 @@
-"""Which format the entries of a query have, by its options. JSON needs no schema of its own, so it is none of these.
+"""The entry format of a query, from its options. JSON needs no schema of its own, so it is none of these.
 
 The library of a format is imported where an option asks for it: it is an extra.
 """
@@ -56,7 +56,7 @@ def _not_installed(extra: str, library: str) -> OptionError:
 
 
 def reader_of(columns: pa.Schema, options: Options) -> EntryReader:
-    """What reads entries as these fields. OptionError if the entries do not have them."""
+    """A function that reads entries as these fields. OptionError if the entries do not have them."""
     given = format_of(options)
     if given is None:
         return JsonEntries(columns)
@@ -67,7 +67,7 @@ def reader_of(columns: pa.Schema, options: Options) -> EntryReader:
 
 
 def writer_of(columns: pa.Schema, options: Options) -> Callable[[pa.RecordBatch], list[bytes]]:
-    """What makes entries that are not JSON of rows with these fields. OptionError if the fields do not fit."""
+    """A function that makes non-JSON entries of rows with these fields. OptionError if the fields do not fit."""
     given = format_of(options)
     assert given is not None
     try:

@@ -1,4 +1,4 @@
-"""What a Python process on a Spark executor needs before it works for us.
+"""Prepares a Python process on a Spark executor for our work.
 
 Spark collects garbage in a worker process after every task, which looks at every object there is. For what pyspark,
 pyarrow and Penstock have imported that takes 45 ms, longer than a short task, and the next task waits for it. None of

@@ -1,4 +1,4 @@
-"""What Java starts in place of a Python worker: it has the worker forked, and waits for it (see fork_server.py).
+"""The program that Java starts in place of a Python worker: it asks fork_server.py for a fork, and waits for it.
 
     python -I -S fork_request.py SERVER PYTHON -m MODULE ...
 

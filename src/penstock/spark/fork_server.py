@@ -69,7 +69,7 @@ PATIENCE = 5.0
 
 
 class Request(NamedTuple):
-    """What a process wants to become."""
+    """A request for a forked process."""
 
     words: list[str]
     """As after `python`: -m, a module, and its arguments."""

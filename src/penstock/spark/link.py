@@ -80,7 +80,7 @@ def _tell(text: str) -> None:
 
 
 def _said(error: Exception) -> str:
-    """What an error says, without what the client adds for its own callers."""
+    """The text of an error, without the client's additions for its own callers."""
     return str(error).partition(", and at-most-once holds nothing")[0].rstrip(".")
 
 
@@ -361,7 +361,7 @@ class Link:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """Ignore the error for a stream that was deleted meanwhile: its reader reports it."""
+    """Ignore the error for a stream that was just deleted: its reader reports it."""
     try:
         yield
     except redis.ResponseError as error:

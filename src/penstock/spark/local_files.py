@@ -41,7 +41,7 @@ IMPLEMENTATIONS = {
 
 
 def settings(configuration: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the configuration of a Spark that is about to start.
+    """Settings to add to the configuration of a Spark that is about to start.
 
     Nothing, unless all of it runs on this machine (executors elsewhere do not have the jar) with Hadoop's own files.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamMetrics:
-    """What a batch has read of one stream."""
+    """The figures of one stream in a batch."""
 
     stream: str
     rows: int

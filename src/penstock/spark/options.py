@@ -84,7 +84,7 @@ def _url(text: str) -> str:
 
 
 def _content(name: str) -> bytes:
-    """What is in a file. It is read where a query is planned, and travels to the executors."""
+    """The content of a file. It is read where a query is planned, and travels to the executors."""
     try:
         return Path(name).read_bytes()
     except (OSError, ValueError) as error:
@@ -272,7 +272,7 @@ _LOCATION = re.compile(r"[A-Za-z][\w+.-]*:/")
 
 
 def _path(given: Mapping[str, str]) -> str:
-    """What `load`, `save` or `start` was called with; "" if with nothing.
+    """The argument of `load`, `save` or `start`; "" without one.
 
     >>> _path({"path": "clicks"}), _path({"paths": '["clicks", "orders"]'}), _path({"path": "file:/warehouse/t"})
     ('clicks', 'clicks,orders', '')

@@ -1,4 +1,4 @@
-"""What is wrong with a project, in a line or two, with the place in the user's own file.
+"""Reports a mistake in a project in a line or two, with the place in the user's file.
 
 Spark answers a misspelt table with a plan, and an exception in a data source with two stacks of which neither is the
 user's. Here a mistake has a place (the innermost line of the project in the stack, or the line that declares the flow)
@@ -102,7 +102,7 @@ def _is_in(folder: Path, file: str) -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """What an exception says, without what only Spark's authors need."""
+    """The message of an exception, without Spark's internals."""
     text = str(error).strip()
     if type(error).__module__.startswith("pyspark."):
         return shorten(text)
@@ -127,7 +127,7 @@ _ANEW = "(`penstock run DIR --full-refresh TABLE` starts the flow of a table ane
 
 
 def finding(said: str, place: Place | None) -> Finding:
-    """What Spark says of a flow that failed, at the place of the flow.
+    """Spark's error for a failed flow, at the place of the flow.
 
     >>> finding("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", None).lasting
     True

@@ -29,7 +29,7 @@ OVER = ("COMPLETED", "FAILED")
 
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
-    """What is known of a flow. Immutable: replaced when something changes."""
+    """The state of a flow. Immutable: replaced when something changes."""
 
     name: str
     state: str = "QUEUED"

@@ -21,7 +21,7 @@ _NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """What a Spark for a project needs to know."""
+    """The settings of a Spark for a project."""
 
     folder: Path
     name: str
@@ -33,7 +33,7 @@ class ProjectFile:
 
 
 def peek(folder: Path) -> ProjectFile | None:
-    """What the specification in a folder says, if it is the only one and everything in it is in order."""
+    """Read the specification in a folder, if it is the only one and has no mistake."""
     folder = folder.resolve()
     found = [folder / name for name in _NAMES if (folder / name).is_file()]
     if len(found) != 1:

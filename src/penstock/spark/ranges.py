@@ -1,4 +1,4 @@
-"""Which offsets a micro-batch takes, and how they are cut into partitions. Pure: no server, no Spark.
+"""Chooses the offsets of a micro-batch, and cuts them into partitions. Pure: no server, no Spark.
 
 A position is the next offset to read, so a range is [start, end) and an empty stream at its beginning stands at 1.
 """

@@ -1,4 +1,4 @@
-"""Which part of a project to run. A module of its own, because the command line needs it before it imports Spark."""
+"""The part of a project to run. A module of its own, because the command line needs it before it imports Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to run: everything that is new, unless told otherwise."""
+    """The tables to run: everything new by default."""
 
     full_refresh: Sequence[str] = ()
     full_refresh_all: bool = False

@@ -84,7 +84,7 @@ class Session:
 
     @property
     def jvm(self) -> Any:
-        """What is in the JVM, by its name there."""
+        """A class or package of the JVM, by its name."""
         return self._starting.gateway.jvm
 
     def pipeline_update(self, graph: str) -> Any:

@@ -40,7 +40,7 @@ _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task put aside: its tokens by stream, in the order of its rows."""
+    """The stages of one task: its tokens by stream, in the order of its rows."""
 
     query: str
     partition: int

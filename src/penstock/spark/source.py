@@ -47,7 +47,7 @@ class DataLoss(RuntimeError):
 
 @dataclass
 class StreamPartition(InputPartition):
-    """What one task reads. A batch has no name of its own: its plan gets one, for the dead letters of its tasks."""
+    """The range that one task reads. A batch has no name: its plan gets one, for the dead letters of its tasks."""
 
     range: Range
     plan: str = ""

@@ -1,4 +1,4 @@
-"""What the SQL files of a project declare, and where: names, targets and lines, for messages and for the lint.
+"""Finds the declarations in a project's SQL files: names, targets and lines, for messages and for the lint.
 
 Spark itself parses these files, on its server, and does not tell what it found. This reads only the heads of
 statements, so a few patterns do; a statement they do not know is left to Spark.

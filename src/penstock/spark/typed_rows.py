@@ -89,7 +89,7 @@ class RowWriter(Protocol):
 
 
 def row_writer(link: Link, stream: str, columns: pa.Schema, options: Options) -> RowWriter:
-    """What writes rows with these columns to a stream; OptionError if they cannot be written there."""
+    """A function that writes rows with these columns to a stream; OptionError if they cannot be written there."""
     if options.entryFormat == "json":
         return TypedRows(link, stream, columns)
     if link.fields(stream) is not None:

@@ -73,7 +73,7 @@ def use_worker_python() -> None:
 
 
 def worker_python() -> str:
-    """What PYSPARK_PYTHON should name for a Spark on this machine."""
+    """The value of PYSPARK_PYTHON for a Spark on this machine."""
     if Path(_find_spark_home()).resolve() != Path(pyspark.__file__).resolve().parent:
         return sys.executable  # another Spark than the installed PySpark: its zip may be of another version
     script = _SCRIPT.format(

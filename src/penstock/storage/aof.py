@@ -99,7 +99,7 @@ class AppendOnlyFile:
         return self.manifest.lineage
 
     def write_by_itself(self) -> None:
-        """What is logged from now on is this server's own; a copy of another's is not wanted any more."""
+        """Log this server's own changes from now on, instead of a copy of another log."""
         self.settle()
         for path in self.folder.glob(f"{TEMPORARY}copy-*.base"):
             path.unlink(missing_ok=True)

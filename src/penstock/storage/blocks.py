@@ -35,7 +35,7 @@ LARGEST_VALUE = (1 << 32) - (16 << 20)
 
 
 def block_checksum(kind: int, database: int, count: int, body: bytes) -> int:
-    """What the header of a block says."""
+    """The checksum in the header of a block."""
     return zlib.crc32(body, zlib.crc32(BLOCK.pack(kind, database, count, len(body), 0)))
 
 

@@ -1,4 +1,4 @@
-"""What `penstock check` found, in lines for people."""
+"""The report of `penstock check`, as lines of text."""
 
 from __future__ import annotations
 

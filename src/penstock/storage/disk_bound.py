@@ -1,4 +1,4 @@
-"""What the files of all streams may take: `stream-history-max`, and what happens when they take it.
+"""Bounds the files of all streams (`stream-history-max`), and evicts or refuses at the bound.
 
 Owned by the loop thread.
 """

@@ -420,7 +420,7 @@ def _segment_size(limit: int) -> int:
 
 
 def _with_nodes(streams: weakref.WeakSet[Messages]) -> list[Messages]:
-    """Those with sealed nodes in memory, which memory bounds; the others are removed until they have some again."""
+    """Streams with sealed nodes in memory; the others are removed until they have some again."""
     for messages in [*streams]:
         if not messages.nodes:
             streams.discard(messages)

@@ -1,4 +1,4 @@
-"""Which nodes go to a file next: those of one of the largest streams, or of several small ones together.
+"""Chooses the nodes for the next file: those of one large stream, or of several small ones together.
 
 Each file has to be synced, so a file for each small stream would take most of the time of a server that has many.
 
@@ -27,7 +27,7 @@ Chosen = list[tuple[Messages, list[Node]]]
 
 
 class Wish(NamedTuple):
-    """What is wanted of a file."""
+    """The requirements for a file."""
 
     size: int  # about how many bytes it should have
     hot: bool  # hot nodes may go too

@@ -1,11 +1,10 @@
-"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written, by a log,
-by replicas that copy them.
+"""Tracks which history files are still needed: by streams, snapshots, the log and replicas that copy them.
 
-A stream that goes lets go of its files by itself: they are known as long as a segment has their `StoredFile`. A file
-that nothing needs is removable when the log that says so is as safe as its policy promises; otherwise a power cut could
-bring back a stream whose file is gone. Compaction is logged as the nodes that it rewrote, so a replay of it reads the
-stream as it was: all files of the stream stay until the log has a base that was written afterwards. While the log is
-off, the one on disk does not learn what is evicted, so it needs the files of its base until another log replaces it.
+A file is removed once nothing refers to it and the log entry that says so is durable; otherwise a power cut could
+bring back a stream whose file is gone. A deleted stream drops its files by itself: a file is known as long as a
+segment has its `StoredFile`. Compaction is logged as the nodes that it rewrote, so a replay of it reads the stream as
+it was: all files of the stream stay until the log has a base that was written afterwards. While the log is off, the
+one on disk does not learn what is evicted, so it needs the files of its base until another log replaces it.
 
 Owned by the loop thread. Other threads may free the last reference to a StoredFile.
 """

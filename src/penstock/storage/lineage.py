@@ -1,4 +1,4 @@
-"""Whose log this is: the feeds that it continues, each from an offset on.
+"""The origin of a log: the feeds that it continues, each from an offset on.
 
 All bytes ever logged have an offset, counted from 0. A server that writes gives the bytes a name, the id of its feed;
 replicas append the same bytes under the same id. A new id begins when a server starts writing by itself: at its start,

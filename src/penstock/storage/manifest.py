@@ -42,7 +42,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is listed, by name. Immutable: a change is a new one, written before it is used."""
+    """The listed files, by name. Immutable: a change is a new one, written before it is used."""
 
     base: str = ""  # empty only while the log is being made
     increments: tuple[str, ...] = ()

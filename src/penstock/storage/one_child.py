@@ -22,7 +22,7 @@ log = logging.getLogger("penstock.storage")
 
 
 class Work(Protocol):
-    """What a child can be started for."""
+    """The kinds of work of a child."""
 
     def is_ready(self) -> bool:
         """Whether the file of the child may be installed, if it is written."""

@@ -1,6 +1,6 @@
-"""Which of the two is newer, the log on disk or the snapshot; a start from the older one is refused.
+"""Compares the log on disk with the snapshot, and refuses a start from the older one.
 
-A snapshot says in its first block where it stands beside the log of its folder (`Standing`):
+The first block of a snapshot records its relation to the log of its folder (`Standing`):
 
     written with the log on     it has what the log has up to an offset of the feed, if that is known
     written with the log off    it has more than the log, which ended at an offset of a feed
@@ -49,7 +49,7 @@ class OlderData(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a snapshot has beside the log of its folder."""
+    """The relation of a snapshot to the log of its folder."""
 
     feed: str  # the log's last one; empty for a log of a version that had none
     end: int | None  # the offset up to which it has the log; None if that was not known
@@ -81,7 +81,7 @@ class Standing:
 
 
 class BesideTheLog:
-    """How new memory is beside the log on disk: what a snapshot of it has to say. Owned by the loop thread."""
+    """The relation of memory to the log on disk, which a snapshot of it records. Owned by the loop thread."""
 
     def __init__(self, aof: AppendOnlyFile, keyspace: Keyspace) -> None:
         self._aof = aof
@@ -132,7 +132,7 @@ class BesideTheLog:
 
 
 def standing_of(path: Path) -> Standing | None:
-    """What a snapshot says of itself; None if it is not there, cannot be read, or is of an older version."""
+    """The standing that a snapshot records; None if it is not there, cannot be read, or is of an older version."""
     try:
         found = _words(snapshot.standing(path))
     except (OSError, StorageError):

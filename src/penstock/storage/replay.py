@@ -75,6 +75,6 @@ class Replay:
         return found
 
     def _check_database(self, path: Path, offset: int, argv: Argv) -> None:
-        """What follows belongs to a database that must be here."""
+        """Check that the database of the following commands exists."""
         if len(argv) == 2 and argv[1].isdigit() and int(argv[1]) >= len(self._engine.keyspace):
             raise StorageError(path, offset, f"there is no database {int(argv[1])} here", "Raise `databases`")

@@ -167,7 +167,7 @@ class Rewrites:
             then(problem)
 
     def info(self) -> dict[str, int | str]:
-        """What INFO persistence tells of rewrites."""
+        """The fields of INFO persistence about rewrites."""
         writer = self._aof.writer
         return {
             "aof_enabled": int(writer is not None),

@@ -185,7 +185,7 @@ class Saves:
         log.error("the snapshot %s could not be written: %s", self.path, problem)
 
     def info(self) -> dict[str, int | str]:
-        """What INFO persistence tells of snapshots, which Redis calls rdb."""
+        """The fields of INFO persistence about snapshots, which Redis calls rdb."""
         return {
             "rdb_changes_since_last_save": self._changes,
             "rdb_bgsave_in_progress": int(self._child.does(self)),

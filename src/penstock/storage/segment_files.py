@@ -253,7 +253,7 @@ class SegmentFiles:
         )
 
     def missing(self, segment: Segment) -> str | None:
-        """What is wrong with the file as far as its size shows; None if nothing is."""
+        """The defect of the file as far as its size shows it; None if there is none."""
         try:
             size = (self.folder / segment.name).stat().st_size
         except OSError as error:
@@ -394,7 +394,7 @@ def problems(path: Path, nodes: bool = True) -> list[str]:
 
 
 def node_problem(path: Path, segment: Segment, place: int) -> str | None:
-    """What is wrong with a node in a file; None if nothing is."""
+    """The defect of a node in a file; None if there is none."""
     try:
         with _opened(path) as file:
             return _node_problem(file, segment, place)

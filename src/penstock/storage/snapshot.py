@@ -165,7 +165,7 @@ def segment_names(path: Path) -> list[str]:
 
 
 def standing(path: Path) -> bytes:
-    """What a snapshot says of itself beside the log; empty if it says nothing."""
+    """The standing that a snapshot records; empty if it records none."""
     for block in read(path):
         return block.values[0] if block.kind == STANDING else b""
     return b""

@@ -1,4 +1,4 @@
-"""Which key holds a stream.
+"""Finds the key that holds a stream.
 
 A stream knows the key under which it was last seen, and RENAME, MOVE and SWAPDB change it. So that key is looked at in
 each database; only if the stream is not there, all keys are looked through, and all streams learn theirs.

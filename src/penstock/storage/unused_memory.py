@@ -32,7 +32,7 @@ SLOW = 0.002
 
 
 class Heap(Protocol):
-    """What this needs of engine.memory; `unused` and `trim` may be called by any thread."""
+    """The part of engine.memory that this uses; `unused` and `trim` may be called by any thread."""
 
     def unused(self) -> int: ...
 

@@ -63,7 +63,7 @@ MANY = 200
 
 
 class Loop(Protocol):
-    """What this needs of an event loop; asyncio's has it."""
+    """The methods of an event loop that this uses."""
 
     def call_soon(self, callback: Callable[[], object]) -> object: ...
 
@@ -254,7 +254,7 @@ class LogWriter:
     # -- batches ----------------------------------------------------------------------------------------------
 
     def _take_batch(self) -> Batch:
-        """What has collected, as it is written. It begins in database 0 if it does not say which.
+        """Take the collected batch, as it is written. It begins in database 0 if it does not say which.
 
         So a batch can be understood without those before it.
         """
@@ -334,7 +334,7 @@ class LogWriter:
         self._leave(leaving, self._refusal() if failed else None)
 
     def _refusal(self) -> bytes:
-        """What clients get whose change the disk has refused, in place of their reply."""
+        """The reply to clients whose change the disk has refused."""
         if self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
             return NOT_CONFIRMED
         return f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()

@@ -1,1 +1,1 @@
-"""What callers use: the two clients, their pipelines, stream commands, consumers, tables."""
+"""The public interface: the two clients, their pipelines, stream commands, consumers, tables."""

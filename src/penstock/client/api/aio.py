@@ -154,7 +154,7 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         return Pipeline(self, transaction, shard_hint)
 
     async def initialize(self) -> Self:
-        """What `await client` and `async with client` begin with: open a client again that was closed. It connects when
+        """Open a closed client again, for `await client` and `async with client`. It connects when
         it must.
         """
         self._reopen()

@@ -83,7 +83,7 @@ def split_name(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
-    """What a command method returns for a finished batch of one; raises what it failed with."""
+    """The return value of a command method, from a finished batch of one; raises its error."""
     return read_reply(batch.commands[0][0], batch.results[0], options, callbacks)
 
 

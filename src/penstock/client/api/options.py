@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DeliveryOptions(TypedDict, total=False):
-    """What all our clients take; docs/client.md says what each means."""
+    """Options of all our clients, described in docs/client.md."""
 
     delivery: Delivery | str
     replay_filter: ReplayFilter | None
@@ -45,7 +45,7 @@ class DeliveryOptions(TypedDict, total=False):
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """What redis-py's blocking and asyncio clients both take for their connections."""
+    """Connection options of redis-py's blocking and asyncio clients."""
 
     db: int | str
     username: str | None
@@ -90,7 +90,7 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class SyncConnectionOptions(ConnectionOptions, total=False):
-    """What redis.Redis takes."""
+    """Options of redis.Redis."""
 
     retry: Retry
     ssl_validate_ocsp: bool
@@ -103,22 +103,22 @@ class SyncConnectionOptions(ConnectionOptions, total=False):
 
 
 class AioConnectionOptions(ConnectionOptions, total=False):
-    """What redis.asyncio.Redis takes."""
+    """Options of redis.asyncio.Redis."""
 
     retry: AioRetry
     auto_close_connection_pool: bool | None
 
 
 class UrlOptions(DeliveryOptions, SyncConnectionOptions, total=False):
-    """What penstock.Client.from_url takes beside the URL."""
+    """Options of penstock.Client.from_url."""
 
 
 class AioUrlOptions(DeliveryOptions, AioConnectionOptions, total=False):
-    """What penstock.aio.Client.from_url takes beside the URL."""
+    """Options of penstock.aio.Client.from_url."""
 
 
 class ClientOptions(UrlOptions, total=False):
-    """What penstock.Client takes."""
+    """Options of penstock.Client."""
 
     host: str
     port: int
@@ -126,7 +126,7 @@ class ClientOptions(UrlOptions, total=False):
 
 
 class AioClientOptions(AioUrlOptions, total=False):
-    """What penstock.aio.Client takes."""
+    """Options of penstock.aio.Client."""
 
     host: str
     port: int
@@ -134,7 +134,7 @@ class AioClientOptions(AioUrlOptions, total=False):
 
 
 class RoutingOptions(DeliveryOptions, total=False):
-    """What both cluster clients take beside the options of connections; docs/cluster.md says what each means."""
+    """Options of both cluster clients, described in docs/cluster.md."""
 
     startup_nodes: Iterable[Any]
     patience: float
@@ -145,8 +145,8 @@ class RoutingOptions(DeliveryOptions, total=False):
 
 
 class ClusterOptions(RoutingOptions, SyncConnectionOptions, total=False):
-    """What penstock.Cluster takes."""
+    """Options of penstock.Cluster."""
 
 
 class AioClusterOptions(RoutingOptions, AioConnectionOptions, total=False):
-    """What penstock.aio.Cluster takes."""
+    """Options of penstock.aio.Cluster."""

@@ -36,7 +36,7 @@ _MULTI, _EXEC = ("MULTI",), ("EXEC",)
 
 
 class PipelineBody:
-    """What the pipelines of both clients add to redis-py's."""
+    """The methods that the pipelines of both clients add to redis-py's."""
 
     _queues_commands: Literal[True] = True  # reply_types.AnyPipeline
     command_stack: Any
@@ -165,7 +165,7 @@ _LOOK_CLOSER = frozenset(
 
 
 def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool, pipeline: Any) -> list[Any]:
-    """What `execute` returns for a finished batch; raises the first failure if asked to."""
+    """The return value of `execute` for a finished batch; raises the first failure if asked to."""
     results = _transaction_replies(batch, stack, pipeline) if batch.atomic else batch.results
     found: dict[Any, Any] = {}
     answers: list[Any] = []
@@ -243,7 +243,7 @@ def _decoded(reply: Any, encoding: str, errors: str) -> Any:
 
 
 def bulk_results(batch: Batch, raise_on_error: bool) -> list[Any]:
-    """What `execute_many` returns for a finished batch; raises the first failure if asked to."""
+    """The return value of `execute_many` for a finished batch; raises the first failure if asked to."""
     results = batch.results
     if raise_on_error and any(issubclass(kind, Exception) for kind in set(map(type, results))):
         raise _with_all(batch, results)

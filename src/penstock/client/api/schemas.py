@@ -116,7 +116,7 @@ def _object(names: Iterable[str], values: Iterable[str]) -> str:
 
 
 def _writer(kind: Any, where: str) -> Callable[[Any], str]:
-    """What writes a value of an Arrow type as JSON; it is not asked about nulls."""
+    """A function that writes a value of an Arrow type as JSON. It is not called for nulls."""
     import pyarrow.types as is_
 
     if is_.is_boolean(kind) or is_.is_integer(kind):

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 
 
 def _words(keys: Sequence[Any] | None, args: Iterable[Any] | None) -> list[Any]:
-    """What follows the script, or its digest."""
+    """The arguments behind the script or its digest."""
     return [len(keys or ()), *(keys or ()), *(args or ())]
 
 

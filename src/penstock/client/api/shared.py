@@ -1,4 +1,4 @@
-"""What the two clients have in common: their options, the delivery settings, the connections they own, the counters.
+"""The part that both clients share: their options, the delivery settings, the connections they own, the counters.
 
 A connection drives one ConnectionCore: drivers.sync.SyncConnection or drivers.aio.AioConnection. A client has one that
 all callers share, and makes others for what must not be shared; those are kept and used again.
@@ -56,7 +56,7 @@ def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
 
 
 class AnyConnection(Protocol):
-    """What the body asks of a connection."""
+    """The methods of a connection that the body uses."""
 
     core: ConnectionCore
 
@@ -171,7 +171,7 @@ class ClientBody(ABC, Generic[L]):
 
     @property
     def counters(self) -> Counters:
-        """What this client has done, on all its connections."""
+        """The counters of this client, over all its connections."""
         return total((self._before, *(connection.core.counters for connection in self._connections())))
 
     def _connections(self) -> list[L]:

@@ -1,4 +1,4 @@
-"""What the replies of stream commands become: messages, readings, tables, and what the server tells of streams.
+"""Values made from the replies of stream commands: messages, readings, tables, and facts about streams.
 
 The clients add CALLBACKS to redis-py's, by which it converts replies. Times are milliseconds, as on the wire, and say
 so in their names.
@@ -56,7 +56,7 @@ class Reading(list["Message | LeasedMessage | TimedMessage | None"]):
 
 
 class Committed(NamedTuple):
-    """What a TCOMMIT made visible."""
+    """The result of a TCOMMIT."""
 
     first: int
     entries: int
@@ -110,7 +110,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a stream keeps; 0 is no limit."""
+    """The retention rules of a stream; 0 is no limit."""
 
     count: int
     age_ms: int
@@ -129,7 +129,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What TINFO tells."""
+    """The reply of TINFO."""
 
     first: int
     last: int
@@ -157,7 +157,7 @@ class IncompleteRead(UserWarning):
 
 
 class ArrowReading(NamedTuple):
-    """What becomes of a reply in Arrow."""
+    """Decodes a reply in Arrow."""
 
     columns: TypedColumns | None = None
     start: int | str | None = None  # where it began, if the caller gave no limit and is to know of the default one
@@ -187,7 +187,7 @@ class ArrowReading(NamedTuple):
 
 
 class SeveralReadings(NamedTuple):
-    """What becomes of a reply that has several streams."""
+    """Decodes a reply that has several streams."""
 
     form: str
     only: Any = None  # the key, if there is but one

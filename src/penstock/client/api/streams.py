@@ -351,7 +351,7 @@ class StreamCommands(SchemaCommands):
     def tgroup_pending(
         self, key: Key, group: Key, span: str | range | None = None, count: int | None = None
     ) -> list[Lease]:
-        """What a group was given and has not acknowledged: a list of Lease."""
+        """The pending messages of a group: a list of Lease."""
         words: list[Any] = spans([span]) if span is not None else []
         if count is not None:
             words += ["COUNT", count]

@@ -38,7 +38,7 @@ Step = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What of a stream is read, and in which portions."""
+    """The range of a stream to read, and the size of its parts."""
 
     key: Any
     first: int | str = 1
@@ -96,7 +96,7 @@ class Span:
         return self.last is not None and at > self.last
 
     def _next(self, at: int | str, table: Any, first: int, last: int) -> int:
-        """Where to go on: after what came; or, if all that was asked for is gone, after that."""
+        """The offset to read next: after the last message, or after the range if all of it was removed."""
         if table.num_rows:
             return int(table.column("offset")[-1].as_py()) + 1
         if isinstance(at, str):

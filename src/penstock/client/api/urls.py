@@ -38,7 +38,7 @@ _SCHEMES_OF_REDIS_PY = ("redis", "rediss", "unix")
 
 
 class WrongUrl(ValueError):
-    """What is wrong with a URL, in words that quote no password: a program may show them."""
+    """An error in a URL. Its text has no password, so a program may show it."""
 
 
 def is_shard_url(url: str) -> bool:

@@ -132,8 +132,9 @@ class _InFlight:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """What the transport has not given to the system was not sent; for a lost one that is not known, so all that it
-        was given counts as sent.
+        """Note the error, and how many bytes were sent: those that the transport passed to the system.
+
+        For a lost transport this is unknown, so all bytes count as sent.
         """
         transport = self.connection.writer.transport
         accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
@@ -276,7 +277,7 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
 
 
 async def _read_only(redis_connection: Any) -> None:
-    """What a connection that reads from a replica begins with."""
+    """Prepare a connection that reads from a replica."""
     await redis_connection.on_connect()
     await redis_connection.send_command("READONLY")
     await redis_connection.read_response()

@@ -40,7 +40,7 @@ PATROL = 1.0
 
 
 def held_bytes(packed: Sequence[bytes], words: int) -> int:
-    """What commands cost while they are held: each word as it was given, encoded, and once more in what is being
+    """The memory of held commands: each word as it was given, encoded, and once more in what is being
     written.
     """
     length = len(packed[0]) if len(packed) == 1 else sum(map(len, packed))
@@ -77,7 +77,7 @@ _NAMES = tuple(field.name for field in fields(ClusterCounters))
 
 
 class Hold:
-    """What one call holds."""
+    """The share of one call in the bounds."""
 
     __slots__ = ("count", "is_held", "size")
 
@@ -143,7 +143,7 @@ class Bounds:
             self._let_go(hold)
 
     def leave_answered(self, hold: Hold) -> None:
-        """As `leave`, for the call that most calls are: one command, written once and answered."""
+        """As `leave`, for the most common call: one command, written once and answered."""
         counters = self._counters
         with self._lock:
             counters.sent += 1
@@ -177,7 +177,7 @@ class Bounds:
             self._admit()
 
     def _admit(self) -> None:
-        """Those in front of the queue, as far as there is room."""
+        """Admit calls from the front of the queue while there is room."""
         queue = self._queue
         while queue:
             first = queue[0]

@@ -86,8 +86,9 @@ class PipelineCalls:
 
 
 class ClusterBody:
-    """What both clients say of delivery, which may be changed at any time and counts for what is not yet answered; and
-    of what they did.
+    """Delivery settings and counters of both cluster clients.
+
+    The settings may be changed at any time, and then apply to commands that have no reply yet.
     """
 
     core: ClusterCore
@@ -113,7 +114,7 @@ class ClusterBody:
 
     @property
     def counters(self) -> ClusterCounters:
-        """What this client has done, on all nodes; what each field counts is said there."""
+        """The counters of this client, over all nodes; see ClusterCounters."""
         return replace(self.core.bounds.counters, refreshes=self.core.topology.refreshes)
 
     def consumer(self, *arguments: Any, **terms: Any) -> NoReturn:
@@ -167,7 +168,7 @@ class PipelineBody:
         self.calls.multi()
 
     def _running(self) -> Generator[Effect, Any, list[Any]]:
-        """What is to be driven for `execute`."""
+        """The generator that the driver runs for `execute`."""
         calls = self.calls
         logic: Generator[Effect, Any, list[Any]] = self._core.pipeline(
             calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules),
@@ -182,7 +183,7 @@ class PipelineBody:
         return results
 
     def _watching(self, names: tuple[Any, ...]) -> Generator[Effect, Any, Any]:
-        """What is to be driven for `watch`."""
+        """The generator that the driver runs for `watch`."""
         transaction = self.calls.start_watching(self._core.rules)
         logic: Generator[Effect, Any, Any] = self._core.immediate(transaction, ("WATCH", *names), {}, watch=True)
         return logic

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio client of a cluster have in common: everything but the waiting.
+"""The logic that the blocking and the asyncio cluster client share: everything but the waiting.
 
 Calls become logic (generators of effects, effects.py); sync.py and aio.py only drive it. The law of this
 file: nothing here blocks, and nothing here knows whether it is awaited.
@@ -113,7 +113,7 @@ class ClusterCore:
 
     @staticmethod
     def arguments_of(url: str, arguments: Options) -> Options:
-        """Of `redis://user:password@host:port?option=value`, and what was given beside it."""
+        """The arguments in `redis://user:password@host:port?option=value`, and those given beside the URL."""
         options: Options = dict(parse_url(url))  # type: ignore[no-untyped-call]
         connection_class = options.pop("connection_class", None)
         if connection_class is not None and "SSL" in connection_class.__name__:
@@ -155,7 +155,7 @@ class ClusterCore:
         return plain
 
     def after(self, plain: PlainCall, outcome: Outcome) -> Generator[Effect, Any, Any]:
-        """What a plain call comes to that was not simply answered."""
+        """Handle a plain call whose first reply is an error or is missing."""
         done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
         assert topology.table is not None
         plan = make_plan([arguments], topology.table, False, topology.map, plain.raw, plain.repeats)
@@ -320,7 +320,7 @@ class ClusterCore:
 
 
 def _address(node: Address | str | ClusterNode) -> Address:
-    """Of a node as people name it: ("host", port), "host:port", or one of redis-py's."""
+    """The address of a node in any accepted form: ("host", port), "host:port", or one of redis-py's."""
     parts: Any = node
     if isinstance(node, ClusterNode):
         parts = (node.host, node.port)

@@ -56,7 +56,7 @@ class NodeBatch:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a batch: its replies in order, as far as they came."""
+    """The result of a batch: the replies that came, in order."""
 
     replies: list[Any]
     error: Exception | None = None

@@ -89,7 +89,7 @@ class RoleChanged(redis.ResponseError):
 
 
 def decode_error(line: str) -> Exception | Moved:
-    """What the client makes of an error reply."""
+    """Turn an error reply into the client's exception."""
     code, _, rest = line.partition(" ")
     if code == "MOVED":
         return Moved(rest.partition(" ")[2])
@@ -120,7 +120,7 @@ def as_exception(reply: Any, slot: int | None) -> Any:
 
 
 class WatchLost(TransactionLost, redis.WatchError):
-    """What was watched is not watched any more. Nothing of the transaction ran: begin it again."""
+    """The connection with the WATCH is lost. Nothing of the transaction ran: begin it again."""
 
 
 class NoTopology(NotSent):

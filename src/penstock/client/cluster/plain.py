@@ -1,11 +1,9 @@
-"""The call that most calls are: one command of one key, to the master of its slot, over the connection that all share.
+"""The most common call: one command with one key, to the master of its slot, over the shared connection.
 
-It needs no plan and no logic as long as it is simply answered. It is itself what the core queues and what the bounds
-count, so one object is made for it; what comes back as an error is given to the logic for all other calls
-(ClusterCore.after), as the outcome of a first round.
+Such a command needs no plan if its node answers normally. One object is both the batch that the core queues and the
+unit that the bounds count. Errors go to `ClusterCore.after`, as the outcome of a first round.
 
-Rejected: the same logic with cheaper effects. A third of what a call of a task cost was generators and coroutines
-inside each other.
+Rejected: the same logic with cheaper effects. Nested generators and coroutines were a third of the cost of a call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From calls to a plan: each call packed, routed, and, where it concerns several nodes, taken apart.
+"""Turns calls into a plan: packs and routes each call, and splits those that concern several nodes.
 
-Everything that can be refused is refused here, before a byte is sent: keys of several slots, commands that would change
-a connection that cannot be named, what cannot be encoded. Position i in every list of a Plan is the i-th command on the
-wire; calls that became several commands are put together again by `Plan.collect`.
+Invalid calls are refused here, before a byte is sent: keys of several slots, commands that would change the state of
+an unknown connection, arguments that cannot be encoded. Position i in every list of a Plan is the i-th command on the
+wire. `Plan.collect` joins the replies of a call that became several commands.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Plan:
 
 
 def _refuse(arguments: Call, name: str) -> None:
-    """What would change, or depend on, one connection that has no name; and what no node of a cluster does."""
+    """Refuse commands that concern one connection without a name, and commands that no node of a cluster runs."""
     remedy = _REMEDIES.get(kind_of(arguments)) or _REMEDIES_BY_NAME.get(name)
     if name == "COPY" and _copies_to_another_database(arguments):
         name, remedy = "COPY with DB", "it has one database"

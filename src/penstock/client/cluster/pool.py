@@ -40,7 +40,7 @@ Key = tuple[Address, bool]
 
 
 def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What redis-py's clients of a node are given: no retries of their own, those are decided here."""
+    """Arguments for redis-py's client of a node, without its own retries: they are decided here."""
     return {
         **arguments,
         "retry": Retry(NoBackoff(), 0),
@@ -122,7 +122,7 @@ class NodePool(ABC, Generic[L, S]):
         return False
 
     def every(self) -> list[L]:
-        """Those that are open, or being opened, idle or in use."""
+        """All connections: open or being opened, idle or in use."""
         with self._lock:
             return [connection for connections in self._open.values() for connection in connections]
 
@@ -185,7 +185,7 @@ class NodePool(ABC, Generic[L, S]):
         return self._shared.get((address, False))
 
     def sharing(self, key: Key) -> S:
-        """The same; made if there is none."""
+        """The same; created if there is none."""
         with self._lock:
             if key not in self._shared:
                 self._shared[key] = self._make_shared(
@@ -206,7 +206,7 @@ class NodePool(ABC, Generic[L, S]):
         made.results = [ClientClosed(WAS_CLOSED) if self.is_closed else NotSent(str(error))] * made.count
 
     def outcome(self, made: Batch, address: Address, until: float) -> Outcome:
-        """What became of a batch on a shared connection."""
+        """The outcome of a batch on a shared connection."""
         outcome = outcome_of(made)
         if outcome.error is not None:
             outcome.error = reason(outcome.error, address, until - self.rules.clock())

@@ -1,4 +1,4 @@
-"""Which commands of a pipeline go out in the next round, and to which node.
+"""Chooses the commands of a pipeline for the next round, and the node of each.
 
 All commands of a slot go to one node in one round, in call order; a command behind one that has to wait, waits too. A
 command with several keys may be told TRYAGAIN while a later one on the same key would run, so it closes the gate of its

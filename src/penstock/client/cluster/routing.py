@@ -24,7 +24,7 @@ KeyFinder = Callable[[Arguments], Sequence[Any]]
 
 
 class Shape(NamedTuple):
-    """What routing must know of a command."""
+    """The facts about a command that routing needs."""
 
     name: str
     find: KeyFinder | None = None
@@ -183,7 +183,7 @@ class CommandTable:
             return ()  # malformed: any node will say what is wrong with it
 
     def _keys_after(self, words: int) -> KeyFinder:
-        """Of LAZY and ONCE: a whole command follows so many words."""
+        """The keys of LAZY and ONCE: a whole command follows after so many words."""
         return lambda arguments: self.keys_of(arguments[words:])
 
     def route(self, arguments: Arguments) -> Route:

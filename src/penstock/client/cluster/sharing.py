@@ -73,7 +73,7 @@ def as_batch(batch: NodeBatch, deadline: float) -> Batch:
 
 
 def outcome_of(done: Batch) -> Outcome:
-    """What became of a batch that the core has finished."""
+    """The outcome of a batch that the core has finished."""
     replies = done.results
     if not isinstance(replies[-1], Exception) and len(replies) == 1:
         return Outcome(replies)

@@ -143,7 +143,7 @@ def two_step(
 
 
 def _doubt(address: Address, slots: set[int], outcome: Outcome) -> str:
-    """What speaks against sending commands for these slots to this node; empty if nothing does."""
+    """The reason not to send commands for these slots to this node; empty if there is none."""
     where = shown(address)
     if outcome.error is not None:
         return f"{where}: {outcome.error}"

@@ -43,7 +43,7 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def read_only(redis_connection: Any) -> None:
-    """What a connection that reads from a replica begins with."""
+    """Prepare a connection that reads from a replica."""
     redis_connection.on_connect()
     redis_connection.send_command("READONLY")
     redis_connection.read_response()
@@ -72,7 +72,7 @@ class NodeConnection:
         self.is_tls = isinstance(self.socket, ssl.SSLSocket)
 
     def receive(self) -> memoryview | None:
-        """What has come; None if there is nothing now. ConnectionError at the end."""
+        """The received bytes; None if there are none now. ConnectionError at the end."""
         try:
             size = self.socket.recv_into(self._buffer)
         except _NOT_NOW:

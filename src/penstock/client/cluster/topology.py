@@ -1,4 +1,4 @@
-"""How often the nodes are asked for the topology: once for all callers that need it, and not again at once.
+"""Limits how often nodes are asked for the topology: once for all callers, and then not again for a while.
 
 A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here the thread
 that comes while one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer
@@ -52,7 +52,7 @@ class Topology:
         return {*self.map.nodes, *self.startup}
 
     def learn(self, moves: Mapping[int, Address]) -> None:
-        """What MOVED says is true of its slots, whatever else is known."""
+        """Apply a MOVED: it is newer than any other knowledge about its slots."""
         if any(self.map.owners[slot] != address for slot, address in moves.items()):
             self.map = self.map.with_moves(moves)
 

@@ -209,9 +209,7 @@ class Transaction:
         return self._held_back(plan, where, error)
 
     def _held_back(self, plan: Plan, where: str, error: Exception | None = None) -> list[Any] | None:
-        """What becomes of it if it may not be sent again, by the level and the filter as they are now; None
-        if it may.
-        """
+        """The result if the current level and filter forbid to send it again; None if it may be sent."""
         if not (plan.repeats and self._rules.repeats):
             return self._all(plan, self._unknown(error), where, self._sent)
         for call in plan.commands:
@@ -233,7 +231,7 @@ class Transaction:
         return NoReplyInTime if self._is_late or isinstance(error, redis.TimeoutError) else OutcomeUnknown
 
     def _forgotten(self, node: Address, reason: Any) -> WatchLost:
-        """What was watched is not watched any more; nothing of the transaction ran, and nothing of it will."""
+        """The WATCH is lost: nothing of the transaction ran, and nothing of it will."""
         self._node = None
         if isinstance(reason, AskError):  # of which redis-py keeps where to, and not why
             reason = f"{'MOVED' if isinstance(reason, MovedError) else 'ASK'} {reason}"

@@ -1,4 +1,4 @@
-"""What the consumers of both clients share: the core, what it tells, and how a loop over it is left."""
+"""The part that the consumers of both clients share: the core, its counters, and the end of a loop over it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ConsumerBody:
 
     @property
     def counts(self) -> Counts:
-        """What this consumer has done."""
+        """The counters of this consumer."""
         return self._core.counts
 
     @property

@@ -1,4 +1,4 @@
-"""What a consumer has done since it was made."""
+"""The counters of a consumer since it was made."""
 
 from __future__ import annotations
 

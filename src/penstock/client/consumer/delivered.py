@@ -18,7 +18,7 @@ when the message comes again, it is another list.
 
 
 class Holder(Protocol):
-    """What a message tells its consumer."""
+    """The methods of a consumer that a message calls."""
 
     def is_open(self, row: Row) -> bool:
         """Whether the message is held and neither acknowledged nor given back."""

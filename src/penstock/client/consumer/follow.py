@@ -51,7 +51,7 @@ class FollowOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """What is followed."""
+    """The stream and position of a `follow`."""
 
     key: Any
     start: int | str = 1

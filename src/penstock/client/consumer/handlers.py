@@ -98,7 +98,7 @@ class Handler:
             self.call = _around(layer, self.call)
 
     def argument(self, messages: list[Delivered]) -> Any:
-        """What the body is called with."""
+        """The argument of the body."""
         return table_of(messages) if self._is_table else messages
 
 

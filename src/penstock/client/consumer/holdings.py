@@ -16,7 +16,7 @@ Verdict = int | None | BaseException
 
 
 class Lease:
-    """What the messages of one read have in common."""
+    """The lease that the messages of one read share."""
 
     __slots__ = ("due", "fetched", "token")
 

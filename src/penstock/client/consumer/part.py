@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """What a worker is given."""
+    """The messages that a worker processes together."""
 
     __slots__ = ("_core", "_left", "_seen", "began", "done", "failures", "finished", "rows", "taken_back", "waiting")
 

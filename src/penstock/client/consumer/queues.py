@@ -21,7 +21,7 @@ from penstock.client.consumer.delivered import Row
 
 
 class Queue(ABC):
-    """What the workers of a consumer take their messages from."""
+    """The queue from which the workers of a consumer take messages."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Queue(ABC):
 
     @abstractmethod
     def finish(self, part: Sequence[Row]) -> None:
-        """What was taken together has been processed."""
+        """Note that a part was processed."""
 
     @abstractmethod
     def retry(self, message: Row, at: float) -> bool:

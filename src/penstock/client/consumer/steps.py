@@ -1,4 +1,4 @@
-"""What the generators of a consumer ask of the thread or task that drives them."""
+"""Requests of a consumer's generators to the thread or task that drives them."""
 
 from __future__ import annotations
 

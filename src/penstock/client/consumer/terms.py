@@ -1,4 +1,4 @@
-"""What a consumer reads, and on what terms; checked when the consumer is made, not when a body fails."""
+"""The stream and options of a consumer. They are checked when the consumer is made, not when a body fails."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RESERVE_MS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a consumer reads, and on what terms."""
+    """The stream and options of a consumer."""
 
     key: Any
     group: Any

@@ -1,1 +1,1 @@
-"""What drives a core: threads over one socket (sync.py), or tasks over one transport (aio.py)."""
+"""Drivers of a core: threads over one socket (sync.py), or tasks over one transport (aio.py)."""

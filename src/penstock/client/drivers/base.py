@@ -1,4 +1,4 @@
-"""What the drivers of threads and of tasks have in common: the core, how it is made again, and fork.
+"""The part that the drivers for threads and for tasks share: the core, its renewal, and fork.
 
 In a child process a connection belongs to the parent, and so does everything on it. Every driven connection of the
 process therefore begins again in the child, with a new core, which has an ONCE identity of its own.

@@ -192,7 +192,7 @@ def number_from_query(name: str, value: str, kind: Callable[[str], Any]) -> Any:
 
 
 def encoding_of(pool: Any) -> tuple[str | None, str]:
-    """What the reader decodes by; None leaves bytes."""
+    """The encoding of the reader; None leaves bytes."""
     encoder = pool.get_encoder()
     return (encoder.encoding if encoder.decode_responses else None), encoder.encoding_errors
 

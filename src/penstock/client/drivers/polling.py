@@ -1,6 +1,4 @@
-"""`select.poll`, or what stands in for it where there is none: eventlet takes it away, as it knows to wait with
-`select.select` alone.
-"""
+"""Uses `select.poll`, or a replacement based on `select.select` where eventlet has removed it."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ POLLIN, POLLOUT, POLLNVAL = 1, 4, 32
 
 
 class Poll(Protocol):
-    """What is used of a `select.poll`."""
+    """The methods of `select.poll` that we use."""
 
     def register(self, fd: Any, eventmask: int, /) -> None: ...
     def modify(self, fd: Any, eventmask: int, /) -> None: ...

@@ -48,7 +48,7 @@ class _LeftConnection(NamedTuple):
 
 
 class PoolHandoff:
-    """What a pool keeps for us. Only appended to and popped from, which needs no lock."""
+    """The connections that a pool keeps for us. Only appended to and popped from, which needs no lock."""
 
     def __init__(self, pool: Any, driver: Driver, interval: float) -> None:
         self._pool = pool

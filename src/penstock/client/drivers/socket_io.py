@@ -75,8 +75,9 @@ class ClientSocket:
         return 0
 
     def receive(self, room: memoryview | None) -> Any:
-        """What has come: bytes, or how many of them, in `room`; None if nothing has. Raises redis-py's errors when it
-        is over.
+        """Receive bytes, or their number if they are in `room`; None if there are none.
+
+        Raises redis-py's errors at the end of the connection.
         """
         try:
             if self._tls is None:

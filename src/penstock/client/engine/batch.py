@@ -88,7 +88,7 @@ class Batch:
     """For the driver: what to wake."""
 
     def __init__(self, command: Sequence[Any], data: bytes) -> None:
-        """Of one command."""
+        """A batch of one command."""
         self.commands: Sequence[Sequence[Any]] = (command,)
         self.data = data
         """All commands, encoded."""
@@ -99,7 +99,7 @@ class Batch:
 
     @classmethod
     def of(cls, commands: Sequence[Sequence[Any]], packed: Packed) -> Batch:
-        """Of any number of commands."""
+        """A batch of any number of commands."""
         batch = cls((), packed.data)
         batch.commands, batch.lengths = commands, packed.lengths
         batch.count = count = len(commands)
@@ -130,9 +130,7 @@ class Batch:
         return self.data[begin : begin + self.lengths[index]]
 
     def outstanding(self) -> tuple[int, bytes]:
-        """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that
-        came.
-        """
+        """The commands without a reply, their number and their bytes: all, or those after the replies that came."""
         done, skipped = len(self.replies), self.skipped
         if skipped:
             pieces = [piece for index, piece in enumerate(self.pieces()) if index >= done and index not in skipped]

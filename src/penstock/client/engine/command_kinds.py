@@ -114,7 +114,7 @@ TREAD_OPTIONS = {"GROUP": 1, "RETRY": 2, "MAXBYTES": 1, "DEADLETTER": 1, "FORMAT
 
 
 def _block_option(arguments: Arguments) -> float | None:
-    """Of XREAD and TREAD: the milliseconds after BLOCK; None without it."""
+    """The milliseconds after BLOCK in XREAD or TREAD; None without it."""
     is_tread = _word(arguments[0]) == "TREAD"
     for at, word in options_of(arguments, 4 if is_tread else 1, TREAD_OPTIONS if is_tread else XREAD_OPTIONS):
         if word == "BLOCK":
@@ -155,7 +155,7 @@ _MOST_SPELLINGS = 4096  # a program that sends made-up commands must not fill th
 
 
 def kind_of(arguments: Arguments) -> Kind:
-    """What kind of command this is; one look-up for an ordinary one."""
+    """The kind of a command; one look-up for an ordinary one."""
     head = arguments[0]
     if type(head) is bytearray:
         head = bytes(head)

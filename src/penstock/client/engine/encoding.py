@@ -44,7 +44,7 @@ class Packed(NamedTuple):
     lengths: array[int]
     """How long each command is in `data`."""
     words: int
-    """Of how many objects the commands are made, as far as that is known without taking them apart."""
+    """The number of words in the commands, as far as it is known without parsing them."""
     heads: dict[Any, Sequence[Any]]
     """The names that need a look, as they are spelled, and one command of each."""
 
@@ -83,7 +83,7 @@ def as_bytes(word: Any) -> bytes:
 
 
 def count_words(commands: Sequence[Sequence[Any]]) -> int:
-    """Of how many objects the commands are made, as far as that is known without taking them apart."""
+    """The number of words in the commands, as far as it is known without parsing them."""
     return len(commands) if isinstance(commands, Encoded) else sum(map(len, commands))
 
 

@@ -109,7 +109,7 @@ class ExactlyOnce:
             self._begin(now)
 
     def numberer(self, now: float) -> Callable[[Batch], None] | None:
-        """What gives the next batches their numbers; None: nothing does."""
+        """The function that numbers the next batches; None if they get no numbers."""
         numbers, writes = self._numbers, self._writes
         if numbers is None or writes is None:
             return None

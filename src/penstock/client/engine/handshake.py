@@ -46,7 +46,7 @@ class Handshake:
         self._batches.clear()
 
     def take(self) -> list[Batch]:
-        """What is to be written now."""
+        """The bytes to write now."""
         unwritten = [batch for batch in self._batches if not batch.attempts]
         for batch in unwritten:
             batch.attempts = 1

@@ -70,7 +70,7 @@ class LargeReply:
         return len(self._view)
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """The memory for the next bytes."""
         return self._view[self._at :]
 
     def filled(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Which of several servers leads, without I/O: what they are asked, and what their answers mean.
+"""Finds the leader among several servers, without I/O: the questions, and the meaning of the answers.
 
 A shard is a leader and its replicas. Its URL names some of them, and any of them may lead. A search asks all of them
 for ROLE and INFO replication. The leader is the server that says `master`; of several, the one with the highest epoch,
@@ -30,7 +30,7 @@ MOST_LEARNED = 16
 
 
 class Question(NamedTuple):
-    """What one server is asked."""
+    """The question to one server."""
 
     node: Node
     is_sentinel: bool = False
@@ -50,7 +50,7 @@ Answer = Sequence[Any] | Exception
 
 @dataclass(slots=True)
 class _Report:
-    """What one server says about itself."""
+    """The answer of one server about itself."""
 
     role: str = ""
     offset: int = 0
@@ -85,7 +85,7 @@ def shown(node: Node) -> str:
 
 
 class Shard:
-    """What a client knows of a shard. Shared by its threads: every attribute is replaced whole."""
+    """The client's knowledge of a shard. Shared by its threads: every attribute is replaced whole."""
 
     def __init__(self, name: str, nodes: Sequence[Node], is_sentinels: bool = False) -> None:
         self.name = name

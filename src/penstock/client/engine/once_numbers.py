@@ -116,7 +116,7 @@ def is_forgotten(batch: Batch) -> bool:
 
 
 def _inner_replies(batch: Batch) -> list[Any]:
-    """Those of the commands themselves; for a transaction they are in that of EXEC."""
+    """The replies of the commands themselves; for a transaction they are in the reply of EXEC."""
     return batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
 
 

@@ -1,5 +1,4 @@
-"""What the end of a connection, or of a caller's interest, means for each batch: it waits for the next connection, or
-it fails.
+"""Decides for each batch after a lost connection or a cancelled call: it waits for the next connection, or it fails.
 
 The table at the top of connection.py is carried out here. The invariant: at every step, each unfinished batch is in one
 of the two queues, `pending.queue` or the writer's `awaiting`, so that an interrupt (KeyboardInterrupt) between two

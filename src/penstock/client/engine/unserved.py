@@ -1,4 +1,4 @@
-"""What a server could not run because it does not lead, or not with enough replicas: it is written again to the leader.
+"""Commands that a server refused because it does not lead or lacks replicas: they are sent again to the leader.
 
 READONLY, MASTERDOWN, NOREPLICAS and the UNBLOCKED of a demotion say that a command did not run. So a client that can
 look for the leader (`ServerContact.finds_leader`) sends it again at every level, until its time is up. Its caller gets

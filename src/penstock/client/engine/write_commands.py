@@ -1,4 +1,4 @@
-"""Which of a server's commands write: EXACTLY_ONCE numbers those.
+"""The commands of a server that write: EXACTLY_ONCE numbers them.
 
 The server says it, in COMMAND: 77 kB, and 20 ms of its time. So a server also tells a digest of that table
 (protocol/command_digest.py), and only a client that does not know the table by its digest asks for it. Known are the

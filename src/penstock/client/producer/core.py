@@ -279,7 +279,7 @@ class ProducerCore:
         return None
 
     def _without(self, write: Write, place: int, why: Exception) -> Write:
-        """What is left of a write that was refused because of one message."""
+        """The rest of a write that was refused because of one message."""
         messages = list(write.messages)
         bad = messages.pop(place)
         rest = self._numbered(messages)
@@ -324,7 +324,7 @@ def _was_refused(reply: Any) -> bool:
 
 
 def _check_of(schema: Any) -> str:
-    """What TSCHEMA GET says of CHECK: off, refuse or deadletter; in RESP2 its map is an array."""
+    """The CHECK of a TSCHEMA GET reply: off, refuse or deadletter. In RESP2 the map is an array."""
     pairs = dict(zip(schema[::2], schema[1::2], strict=False)) if isinstance(schema, list) else schema
     check = (pairs.get(b"check") or pairs.get("check") or b"off") if isinstance(pairs, dict) else b"off"
     return check.decode() if isinstance(check, bytes) else str(check)

@@ -1,4 +1,4 @@
-"""What became of a producer's messages: each is finished once, with its offset or with the error of its own.
+"""The outcomes of a producer's messages: each is finished once, with its offset or its own error.
 
 The driver takes what has a slot (`take_finished`) and tells the callers. A failure for which no caller waits is kept
 until `flush` or `close` raises it: it must not pass unseen.
@@ -16,7 +16,7 @@ Finished = tuple[Any, Any]
 
 
 class Outcomes:
-    """Of one producer."""
+    """The outcomes of one producer."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -29,7 +29,7 @@ _EXTRA = f"tracing needs OpenTelemetry's API; {install('otel')}"
 
 
 class Described(NamedTuple):
-    """What a span says before its call."""
+    """The attributes of a span before its call."""
 
     name: str
     attributes: dict[str, Any]
@@ -107,7 +107,7 @@ _CONSUMERS = (
 
 
 class Providers(NamedTuple):
-    """Those that `instrument` was given; None for the global ones."""
+    """The providers that `instrument` got; None for the global ones."""
 
     tracer: Any = None
     meter: Any = None
@@ -174,7 +174,7 @@ def follow_redis_py() -> None:
 
 
 class Instrumentor:
-    """What `opentelemetry-instrument` looks for (entry point opentelemetry_instrumentor)."""
+    """The entry point opentelemetry_instrumentor, which `opentelemetry-instrument` loads."""
 
     def instrument(self, tracer_provider: Any = None, meter_provider: Any = None, **others: Any) -> None:
         """Make spans and metrics from here on."""

@@ -1,1 +1,1 @@
-"""What pages show, as JSON: a function a page or a part of it. Each is also a live stream (live.py)."""
+"""The content of pages as JSON: a function for each page or part of one. Each is also a live stream (live.py)."""

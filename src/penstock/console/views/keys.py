@@ -75,7 +75,7 @@ def _moment(left: int | None) -> int | None:
 
 
 async def key(asking: Asking) -> dict[str, Any]:
-    """What is known of a key, and a part of its value from `from` on."""
+    """Describe a key, and a part of its value beginning at `from`."""
     name, login = asking.given.key(), asking.login
     kind = await login.call("TYPE", name)
     if kind == b"none":

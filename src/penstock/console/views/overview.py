@@ -69,7 +69,7 @@ def _server(info: dict[str, str]) -> dict[str, Any]:
 
 
 def _alerts(info: dict[str, str], sampler: Sampler) -> list[dict[str, str]]:
-    """What an operator should look at, the worst first."""
+    """Alerts for the operator, the worst first."""
     found: list[tuple[str, str, str]] = []
     if info and "penstock_version" not in info:
         found.append(("bad", "This server is Redis, not Penstock: most pages have nothing to show.", "/nodes"))

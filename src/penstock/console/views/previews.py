@@ -1,4 +1,4 @@
-"""What an action would do, before it is done: moving a group, and another retention."""
+"""Previews of actions: moving a group, and another retention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def target_of(login: Login, key: bytes, given: Any, info: dict[bytes, Any]
 
 
 async def move(asking: Asking) -> dict[str, Any]:
-    """What it means to move a group, or to make one: messages delivered again, or passed over."""
+    """Preview moving or making a group: messages delivered again, or passed over."""
     key, login = asking.given.key(), asking.login
     info = await login.stream(key)
     target = await target_of(login, key, asking.given, info)
@@ -56,7 +56,7 @@ async def move(asking: Asking) -> dict[str, Any]:
 
 
 async def retention(asking: Asking) -> dict[str, Any]:
-    """What another retention would remove now."""
+    """Preview the messages that another retention would remove now."""
     given, login, key = asking.given, asking.login, asking.given.key()
     info = await login.stream(key)
     length, first = info[b"length"], info[b"first"]

@@ -55,7 +55,7 @@ async def stream(asking: Asking) -> dict[str, Any]:
 
 
 async def _leases(login: Login, key: bytes, groups: list[dict[bytes, Any]]) -> list[Any]:
-    """Of each group its pending leases, as far as they are looked at."""
+    """The pending leases of each group, up to a limit."""
     pending = [group[b"name"] for group in groups if group[b"pending"]]
     replies = await login.find_all([("TGROUP", "PENDING", key, name, "COUNT", LEASES) for name in pending])
     found = dict(zip(pending, replies, strict=True))
