@@ -81,7 +81,7 @@ class Settings:
     bind = D(
         WORDS,
         ["127.0.0.1", "-::1"],
-        "Addresses to listen on; a leading - means: skip it if this machine does not have it.",
+        "Addresses to listen on; one with a leading - is skipped if this machine lacks it.",
     )
     unixsocket = D(TEXT, "", "Path of a Unix socket to listen on; empty for none.", mutable=False)
     unixsocketperm = D(TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False)
@@ -109,7 +109,9 @@ class Settings:
     )
     tls_key_file = D(TEXT, "", "PEM file with the server's private key; likewise.")
     tls_key_file_pass = D(TEXT, "", "Pass phrase of the private key.", secret=True)
-    tls_ca_cert_file = D(TEXT, "", "PEM file with the authorities that client certificates must come from; likewise.")
+    tls_ca_cert_file = D(
+        TEXT, "", "PEM file with the authorities of client certificates. It is read again in the same way."
+    )
     tls_auth_clients = D(choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.")
     # monitoring
     metrics_port = D(
@@ -203,7 +205,7 @@ class Settings:
         "of modules; 0 runs everything on the loop.",
     )
     worker_threshold = D(
-        integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to run in a thread or in slices."
+        integer(1, 1 << 62), 10_000, "Number of elements from which on a command runs in a thread or in slices."
     )
     module = D(
         MODULE,
@@ -223,8 +225,8 @@ class Settings:
     appendonly = D(
         YES_NO,
         False,
-        "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is "
-        "written from then on.",
+        "Log every change to the append-only file. CONFIG SET to yes is answered when the log holds everything, so "
+        "that later changes survive a crash.",
     )
     appendfilename = D(TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False)
     appenddirname = D(TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False)
@@ -324,7 +326,7 @@ class Settings:
     shard_lease = D(
         integer(2, 3600),
         2,
-        "Seconds after which a leader that cannot be reached, or does not get on, is replaced.",
+        "Seconds after which a leader that cannot be reached, or makes no progress, is replaced.",
         mutable=False,
     )
     shard_stop_timeout = D(
@@ -341,7 +343,7 @@ class Settings:
     )
     # streams
     stream_compression = D(
-        choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."
+        choice("none", "lz4", "zstd"), "lz4", "Compression of nodes that are no longer hot, in memory and on disk."
     )
     stream_compression_backlog = D(
         MEMORY,
@@ -351,7 +353,7 @@ class Settings:
     stream_compression_rest = D(
         integer(0, 1 << 40),
         10_000,
-        "Milliseconds that messages rest uncompressed, because what is new is read soon; up to twice as long.",
+        "Milliseconds for which new messages stay uncompressed, because they are read soon; up to twice as long.",
     )
     stream_hot_nodes = D(
         integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."
@@ -366,7 +368,9 @@ class Settings:
         "to files. 0 keeps all in memory. Only with appendonly yes, or with save rules.",
     )
     stream_history_max = D(
-        MEMORY, 0, "Bytes that the files of all streams may take; 0 for no limit. stream-history-full says what then."
+        MEMORY,
+        0,
+        "Bytes that the files of all streams may take; 0 for no limit. At the limit stream-history-full applies.",
     )
     stream_history_full = D(
         choice("evict", "refuse"),
@@ -399,10 +403,10 @@ class Settings:
     lazy_queue_enabled = D(
         integer(0, 1),
         1,
-        "1 runs what LAZY queued whenever the server is idle; 0 only when a command needs it, or it is too old.",
+        "1 runs queued LAZY commands when the server is idle; 0 only when a command needs them or they are too old.",
     )
     lazy_max_queued = D(_COUNT, 10_000, "Commands that LAZY may have queued; one more runs at once.")
-    lazy_max_bytes = D(MEMORY, 64 << 20, "Bytes of commands that LAZY may have queued; what is beyond runs at once.")
+    lazy_max_bytes = D(MEMORY, 64 << 20, "Bytes of commands that LAZY may have queued; commands beyond it run at once.")
     lazy_max_age = D(
         _COUNT, 10_000, "Milliseconds after which a queued command runs although the server is not idle; 0 never."
     )
@@ -419,13 +423,13 @@ class Settings:
     enable_protected_configs = D(
         choice("yes", "no", "local"),
         "no",
-        "Who may CONFIG SET dir and dbfilename: all clients, none, clients on this machine.",
+        "Clients that may CONFIG SET dir and dbfilename: all, none, or those on this machine.",
         mutable=False,
     )
     enable_debug_command = D(
         choice("yes", "no", "local"),
         "local",
-        "Who may use DEBUG: all clients, none, clients on this machine.",
+        "Clients that may use DEBUG: all, none, or those on this machine.",
         mutable=False,
     )
     enable_module_command = D(
@@ -461,7 +465,7 @@ class Settings:
     rdbchecksum = D(choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False)
     rdbcompression = D(YES_NO, True, _IDLE + "only streams are compressed, by stream-compression.")
     sanitize_dump_payload = D(
-        choice("no", "yes", "clients"), "yes", _IDLE + "what RESTORE is given is checked in any case."
+        choice("no", "yes", "clients"), "yes", _IDLE + "the payload of RESTORE is always checked."
     )
     stream_node_max_bytes = D(MEMORY, 4096, _IDLE + "nodes of streams have a size of their own.")
     stream_node_max_entries = D(_COUNT, 100, _IDLE + "nodes of streams have a size of their own.")

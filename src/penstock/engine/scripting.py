@@ -393,7 +393,7 @@ class Scripting:
             try:
                 engine.meanwhile()
             except Exception as error:  # none of their errors may reach the script
-                log.exception("cannot hear other clients", exc_info=error)
+                log.exception("cannot read from other clients", exc_info=error)
             engine.clock.now = seen  # the script's clock does not advance
         return run.killed or (run.interrupted and not run.wrote)
 

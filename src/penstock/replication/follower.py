@@ -265,7 +265,7 @@ class Follower:
             for name in names:
                 size = await connection.ask("REPLCONF", "SIZE", name)
                 if size is None or not await copy_history(connection, name, size, self._folder):
-                    log.info("the leader does not have %s any more; its messages stay in memory", name)
+                    log.info("the leader no longer has %s; its messages stay in memory", name)
         finally:
             connection.close()
 

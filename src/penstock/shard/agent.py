@@ -140,7 +140,7 @@ class Agent:
                 return 0
 
     async def _withdraw(self) -> None:
-        """The server does not get on: let another one lead."""
+        """The server makes no progress: let another one lead."""
         self._stop_leading()
         self._done, self._standing_for = (), 0
         await self._lease.revoke()
@@ -236,7 +236,7 @@ class Agent:
             return
         if child.seconds_silent() > self._seconds:
             if self._lease.id:
-                log.error("the server does not get on: giving up its lease")
+                log.error("the server makes no progress: giving up its lease")
                 await self._withdraw()
             return
         if not self._lease.id:

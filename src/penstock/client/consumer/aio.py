@@ -302,7 +302,7 @@ async def _keep(link: Any, core: ConsumerCore, bell: _Bell) -> None:
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        _log.warning("leases are not extended any more: %s", error)
+        _log.warning("leases are no longer extended: %s", error)
         raise
     finally:
         await link.aclose()

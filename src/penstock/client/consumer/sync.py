@@ -147,7 +147,7 @@ class Consumer(ConsumerBody):
             try:
                 _drive(bell, link, core.keep(), is_keeper=True)
             except BaseException as error:
-                _log.warning("leases are not extended any more: %s", error)
+                _log.warning("leases are no longer extended: %s", error)
                 if failed is not None:
                     failed(error)
             finally:
