@@ -24,8 +24,8 @@ from penstock.bench.history_load import (
     reads,
     seconds_each,
     server_with,
-    settle,
     started_again,
+    wait_until_idle,
     write,
 )
 from penstock.bench.messages import KEY, reply_size
@@ -41,7 +41,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def stored() -> Iterator[StoredServer]:
     with server_with(1 << 20) as stored:
         write(stored.running, COUNT)
-        settle(stored.running, COUNT)
+        wait_until_idle(stored.running, COUNT)
         yield stored
 
 

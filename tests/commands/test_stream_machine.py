@@ -64,7 +64,7 @@ class StreamCommands(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.base: Path | None = None
         self.world = self.begin()
-        self.settle_down()
+        self.restore_settings()
         self.messages: dict[int, tuple[bytes, bytes]] = {}
         self.first, self.last = 1, 0
         self.groups: dict[bytes, Member] = {}
@@ -81,7 +81,7 @@ class StreamCommands(RuleBasedStateMachine):
         """The first world."""
         return World()
 
-    def settle_down(self) -> None:
+    def restore_settings(self) -> None:
         """Settings of a new server that are not in the log."""
         self.world.run("CONFIG", "SET", "stream-max-pending", CAP)
         self.world.run("CONFIG", "SET", "stream-stage-timeout", STAGE_TIMEOUT)
@@ -454,7 +454,7 @@ class StreamCommands(RuleBasedStateMachine):
             assert visible(again, key) == visible(self.world, key)
         self.world = again
         self.world.clock.advance(1)  # a restart takes longer than that, so no token comes again
-        self.settle_down()
+        self.restore_settings()
 
     @rule()
     def take_a_snapshot(self) -> None:
@@ -539,8 +539,8 @@ class StreamCommandsWithHistory(StreamCommands):
         self.files = MemoryFiles()
         return World(files=self.files)
 
-    def settle_down(self) -> None:
-        super().settle_down()
+    def restore_settings(self) -> None:
+        super().restore_settings()
         self.world.run("CONFIG", "SET", "stream-hot-nodes", 0)
 
     @invariant()

@@ -169,7 +169,7 @@ class Game:
         with self.disturbed(), ThreadPoolExecutor(CLIENTS) as pool:
             for playing in [pool.submit(player.play) for player in self.players]:
                 playing.result()
-        self.settle()
+        self.wait_until_idle()
         self.judge()
 
     def play_until_killed(self) -> None:
@@ -184,7 +184,7 @@ class Game:
         self.start()
         self.judge()
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no other client is connected and no thread works."""
         deadline = time.monotonic() + PATIENCE
         with redis.Redis(port=self.port, socket_timeout=PATIENCE) as client:

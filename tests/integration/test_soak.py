@@ -248,7 +248,7 @@ def disturb(
     return done
 
 
-def settle(what: str, crowds: Sequence[Crowd], done: Counter[str], read: Callable[..., Any]) -> None:
+def compare_with_server(what: str, crowds: Sequence[Crowd], done: Counter[str], read: Callable[..., Any]) -> None:
     """Everything is over: compare."""
     log.info("%s: %s", what, dict(done))
     for crowd in crowds:
@@ -280,7 +280,7 @@ def test_our_server_cut_and_killed(tmp_path: Path) -> None:
             done = disturb([proxy], chance, crowds, [kill] * max(2, int(SECONDS / 4)))
         plain = stack.enter_context(redis.Redis(port=port, protocol=2, **OPTIONS))
         plain.response_callbacks.clear()
-        settle("our server", crowds, done, plain.execute_command)
+        compare_with_server("our server", crowds, done, plain.execute_command)
 
 
 def test_a_real_redis_cut() -> None:
@@ -292,7 +292,7 @@ def test_a_real_redis_cut() -> None:
             done = disturb([proxy], chance, crowds, [])
         with redis.Redis(port=server.port, protocol=2, **OPTIONS) as plain:
             plain.response_callbacks.clear()
-            settle("a real Redis", crowds, done, plain.execute_command)
+            compare_with_server("a real Redis", crowds, done, plain.execute_command)
 
 
 def kill_in_step(cluster: RedisCluster, master: ClusterNode) -> None:
@@ -332,7 +332,7 @@ def test_a_real_cluster_cut_moved_and_killed(cluster: RedisCluster) -> None:
             rare = [move, kill] * max(1, int(SECONDS / 6))
             done = disturb([proxied.before(node) for node in cluster.nodes], chance, crowds, rare)
         plain = stack.enter_context(closing(penstock.Cluster(startup_nodes=cluster.addresses)))
-        settle("a cluster", crowds, done, lambda *command: plain.execute_many([command])[0])
+        compare_with_server("a cluster", crowds, done, lambda *command: plain.execute_many([command])[0])
 
 
 def cluster_crowd(level: str, proxied: Proxied) -> Crowd:

@@ -228,7 +228,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert stream.info().raw_bytes <= size or len(self.messages) == 1
 
     @rule()
-    def settle(self) -> None:
+    def do_deferred(self) -> None:
         messages = self.stream.messages
         before = messages.cooling.waiting
         assert messages.cooling.do_deferred() == messages.cooling.has_deferred

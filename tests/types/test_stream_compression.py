@@ -26,7 +26,7 @@ from penstock.types.stream.seeking import seek_time
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(
-    ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "settle", "recall", "copy",
+    ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "do_deferred", "recall", "copy",
         "read"]
 ), max_size=25))  # fmt: skip
 def test_compression_by_a_thread_changes_no_read(steps: list[str]) -> None:
@@ -44,7 +44,7 @@ def test_compression_by_a_thread_changes_no_read(steps: list[str]) -> None:
         elif step == "unpack" and away:
             whole = bool(away[0].payloads)
             assert messages.cooling.unpack(away.pop(0)) == whole
-        elif step == "settle":
+        elif step == "do_deferred":
             messages.cooling.do_deferred()
         elif step == "recall":
             messages.cooling.recall()
@@ -157,9 +157,9 @@ def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times:
         messages.append_many(1, [b""] * 100, [b"first"] * 100)
         messages.append_arrow(7, upload)
     assert [node.source is not None for node in sharing.nodes.values()] == [False] + [True] * 4
-    for state in ("shared", "copied", "settled"):
+    for state in ("shared", "copied", "deferred_done"):
         twin = sharing.copy() if state == "copied" else sharing
-        if state == "settled":
+        if state == "deferred_done":
             while twin.cooling.do_deferred():
                 pass
             assert all(node.source is None for node in twin.nodes.values())

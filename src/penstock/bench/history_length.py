@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.bench.drawing import draw, stack
-from penstock.bench.history_load import memory, messages, server_with, settle, started_again, write
+from penstock.bench.history_load import memory, messages, server_with, started_again, wait_until_idle, write
 from penstock.bench.messages import ARROW_ROWS
 from penstock.bench.servers import Running
 
@@ -66,7 +66,7 @@ def _grow(lengths: list[int], stream_memory: int) -> list[Point]:
         for length in lengths:
             rate = (length - held) / write(stored.running, length - held) / 1e6
             held = length
-            settle(stored.running, held)
+            wait_until_idle(stored.running, held)
             size = stored.running.resident_memory() / 1e6
             stored.kill()
             points.append(Point(length, rate, size, started_again(stored, held)))

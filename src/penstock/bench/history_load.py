@@ -1,4 +1,4 @@
-"""Servers with history for the bench: filled, settled, and read in the middle.
+"""Servers with history for the bench: filled, idle, and read in the middle.
 
 `--scale` is the size: at 1 it is two gigabytes (20 million messages), at 2.5 it is five. Less would not do for the
 restart: Redis loads a gigabyte in twelve times the time in which an empty server of ours starts. Messages are those of
@@ -66,7 +66,7 @@ def persistence(server: Running) -> dict[str, Any]:
         return info
 
 
-def settle(server: Running, count: int) -> None:
+def wait_until_idle(server: Running, count: int) -> None:
     """Wait until the server has nothing more to move or to rewrite; checks that it has so many messages."""
     assert length(server) == count, f"{length(server)} messages, {count} were written"
     while (info := persistence(server))["history_write_in_progress"] or info["aof_rewrite_in_progress"]:
@@ -80,7 +80,7 @@ def filled(count: int, stream_memory: int) -> StoredServer:
     atexit.register(stored.close)
     stored.start()
     write(stored.running, count)
-    settle(stored.running, count)
+    wait_until_idle(stored.running, count)
     assert persistence(stored.running)["history_files"], "nothing went to files"
     return stored
 

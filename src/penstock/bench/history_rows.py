@@ -28,8 +28,8 @@ from penstock.bench.history_load import (
     reads,
     seconds_each,
     server_with,
-    settle,
     started_again,
+    wait_until_idle,
     write,
 )  # fmt: skip
 from penstock.bench.load import drive
@@ -93,7 +93,7 @@ def _written(server: Running, count: int, scale: float) -> Moved:
 def _read(server: Running, count: int, scale: float) -> Moved:
     """Four clients read the newest, 1000 a read."""
     write(server, count)
-    settle(server, count)
+    wait_until_idle(server, count)
     work = reads(server, hot_places(count), 20)
     assert len({size for _, size in work}) == 1
     rounds = max(int(10_000 * scale), 20)
@@ -156,7 +156,7 @@ class Memory:
                 write(running, step)
                 count += step
                 peak = max(peak, running.resident_memory())
-            settle(running, count)
+            wait_until_idle(running, count)
             time.sleep(_AT_REST)
             stored_bytes = persistence(running)["history_bytes"]
             self._line = (

@@ -230,7 +230,7 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
             from penstock.spark.continuous import Pace, run_until
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
-            from penstock.spark.relocation import settle
+            from penstock.spark.relocation import adapt_to_folder
             from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
             from penstock.spark.session import Session
@@ -243,7 +243,7 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
             display.show(progress),
         ):
             report.show(progress)
-            if said := settle(project, session, url):
+            if said := adapt_to_folder(project, session, url):
                 display.tell(f"{name}: {said}")
             runner = Runner(project, session, progress, display.tell)
             if stop is None:

@@ -78,7 +78,7 @@ def _record(project: Project) -> Path:
     return project.state / "place.json"
 
 
-def settle(project: Project, session: Session, url: str) -> str | None:
+def adapt_to_folder(project: Project, session: Session, url: str) -> str | None:
     """Make a project run where it is now. A sentence for the user if it was in another folder before.
 
     Call it before anything runs in the session.

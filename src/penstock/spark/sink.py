@@ -93,7 +93,7 @@ def check_columns(schema: StructType, options: Options) -> None:
         )
 
 
-def settle_schema(schema: StructType, options: Options) -> None:
+def widen_and_check_schema(schema: StructType, options: Options) -> None:
     """Before any row is written: widen the stream's schema if mergeSchema says so, and check that typed columns fit it.
 
     Rows that choose their streams are checked by the tasks, which know them.
@@ -263,7 +263,7 @@ class StreamBatchWriter(DataSourceArrowWriter):
             raise OptionError(
                 "txnAppId and txnVersion make appends happen once; mode('overwrite') cannot be repeated safely"
             )
-        settle_schema(schema, options)
+        widen_and_check_schema(schema, options)
         self._options = options
         self._overwrite = overwrite
 
@@ -299,7 +299,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
-        settle_schema(schema, options)
+        widen_and_check_schema(schema, options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

@@ -100,7 +100,7 @@ class AppendOnlyFile:
 
     def write_by_itself(self) -> None:
         """Log this server's own changes from now on, instead of a copy of another log."""
-        self.settle()
+        self.finish_switch_and_install()
         for path in self.folder.glob(f"{TEMPORARY}copy-*.base"):
             path.unlink(missing_ok=True)
         self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end)))
@@ -250,7 +250,7 @@ class AppendOnlyFile:
 
     def follow(self, lineage: Lineage) -> None:
         """The leader that is followed has this lineage, and so has this log from now on."""
-        self.settle()
+        self.finish_switch_and_install()
         if lineage != self.lineage:
             self.list_files(replace(self.manifest, lineage=lineage))
 
@@ -259,7 +259,7 @@ class AppendOnlyFile:
 
         OSError if the disk refuses: then this log is as before, and the copy is gone.
         """
-        self.settle()
+        self.finish_switch_and_install()
         number = self._make_folder() + 1
         name, increment = manifests.base_name(self.prefix, number), manifests.increment_name(self.prefix, number + 1)
         starts = {increment: start}
@@ -345,7 +345,7 @@ class AppendOnlyFile:
 
         writer.switch(make, done)
 
-    def settle(self) -> None:
+    def finish_switch_and_install(self) -> None:
         """Wait for a thread that lists files; called before anything else is listed. Blocks."""
         if self.writer is not None:
             self.writer.finish_switch()

@@ -60,7 +60,7 @@ class Feed:
 
     def trim(self) -> None:
         """Remove the increments that the base has replaced and no replica needs."""
-        self._aof.settle()
+        self._aof.finish_switch_and_install()
         needed, increments, manifest = self.keep_from(), self._increments(), self._aof.manifest
         gone = {
             name

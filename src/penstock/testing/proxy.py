@@ -304,8 +304,8 @@ class _Link:
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
         self._waiting: deque[_Request] = deque()
-        self._settled = asyncio.Event()  # nothing that was forwarded waits for its reply
-        self._settled.set()
+        self._all_answered = asyncio.Event()  # nothing that was forwarded waits for its reply
+        self._all_answered.set()
         self._silent = False  # swallowed: read and forget
         self._withholding = False  # replies are kept back, a cut is coming
 
@@ -353,17 +353,17 @@ class _Link:
         fault = request.fault
         kind = fault.kind if fault is not None else None
         if fault is not None and kind in (Kind.CUT_BEFORE_FORWARDING, Kind.CUT_MID_REQUEST):
-            await self._settled.wait()
+            await self._all_answered.wait()
             fault.fire()
             self._to_server.write(frame[: fault.after_bytes])
             return False
         if fault is not None and kind is Kind.SWALLOW and not fault.executed:
-            await self._settled.wait()
+            await self._all_answered.wait()
             self._silent = True
             fault.fire()
             return True
         self._waiting.append(request)
-        self._settled.clear()
+        self._all_answered.clear()
         self._to_server.write(frame)
         self._proxy.forwarded[request.command] += 1
         return True
@@ -388,7 +388,7 @@ class _Link:
         """Whether the connection continues."""
         fault = request.fault
         if not self._waiting:
-            self._settled.set()
+            self._all_answered.set()
         if fault is None:
             self.deliver(frame, request.command)
             return True

@@ -104,7 +104,7 @@ class World:
             assert slot not in self.outcomes, "a message is finished once"
             self.outcomes[slot] = outcome
 
-    def settle(self) -> None:
+    def send_until_answered(self) -> None:
         self.core.flush()
         while self.turn():
             pass
@@ -131,7 +131,7 @@ def test_whatever_is_lost_an_acknowledged_message_is_there_once_and_in_order(ste
             world.turn(numbers[0], min(numbers))
         else:
             world.now += numbers[0]
-    world.settle()
+    world.send_until_answered()
     entries = [int(entry) for entry in world.server.entries]
     assert entries == sorted(set(entries)), "in order, and none twice"
     assert sorted(world.outcomes) == list(range(world.count)), "every message is finished"
@@ -150,7 +150,7 @@ def test_messages_wait_for_others_and_are_written_together() -> None:
     assert world.core.act_at(world.now) == world.now + 0.005
     world.now += 0.004
     world.add()
-    world.settle()
+    world.send_until_answered()
     assert world.core.writes == 1 and world.outcomes == {0: 1, 1: 2}
 
 
@@ -168,7 +168,7 @@ def test_a_window_that_is_lost_is_sent_again_before_anything_newer() -> None:
     world.turn(run=2, answered=1)
     world.add()
     assert world.outcomes == {0: 1}
-    world.settle()
+    world.send_until_answered()
     assert world.server.entries == [b"%d" % number for number in range(6)]
 
 
@@ -181,7 +181,7 @@ def test_what_the_server_refuses_for_a_while_is_sent_again_in_order(code: str) -
     world.turn()
     world.refuse(code, 1)
     world.refuse(code, 0)
-    world.settle()
+    world.send_until_answered()
     assert world.server.entries == [b"0", b"1", b"2"]
     assert world.outcomes == {0: 1, 1: 2, 2: 3}
 
@@ -193,7 +193,7 @@ def test_a_write_that_was_refused_before_one_that_ran_fails_with_that_error() ->
         world.add()
     world.turn()
     world.refuse("BUSY", 0)
-    world.settle()
+    world.send_until_answered()
     assert world.server.entries == [b"1", b"2"]
     assert isinstance(world.outcomes[0], type(reply_error("BUSY"))) and (world.outcomes[1], world.outcomes[2]) == (1, 2)
 
@@ -215,7 +215,7 @@ def test_nothing_that_was_held_while_the_server_was_away_is_written_late() -> No
         world.now += 1
     assert isinstance(world.outcomes[0], NotSentInTime) and "there is no connection" in str(world.outcomes[0])
     world.add()
-    world.settle()
+    world.send_until_answered()
     assert world.outcomes[1] == 1
 
 
@@ -241,7 +241,7 @@ def test_a_message_that_does_not_fit_the_schema_fails_alone() -> None:
     world.server.bad = {b"bad", b"worse"}
     for entry in (b"a", b"bad", b"b", b"worse", b"c"):
         world.add(entry)
-    world.settle()
+    world.send_until_answered()
     assert world.server.entries == [b"a", b"b", b"c"]
     assert [world.outcomes[number] for number in (0, 2, 4)] == [1, 2, 3]
     assert all("does not fit" in str(world.outcomes[number]) for number in (1, 3))
@@ -251,11 +251,11 @@ def test_a_check_that_begins_later_keeps_the_order() -> None:
     """The writes behind the refused one have run: what is left of it cannot be written any more without a disorder."""
     world = World(linger_ms=0, batch_bytes=200)
     world.add()
-    world.settle()
+    world.send_until_answered()
     world.server.bad = {b"bad"}
     for entry in (b"a", b"bad", b"b", b"c", b"bad", b"d"):
         world.add(entry)
-    world.settle()
+    world.send_until_answered()
     assert world.server.entries == [b"0", b"b", b"c", b"d"]
     assert "message 1 of 2" in str(world.outcomes[1]) and "does not fit" in str(world.outcomes[1])
     assert [world.outcomes[number] for number in (3, 4, 6)] == [2, 3, 4]
@@ -278,14 +278,14 @@ def test_a_successor_begins_above_its_predecessor_which_is_fenced() -> None:
     world.server.last = [7, 70]
     world.server.answers[7] = 70
     world.add()
-    world.settle()
+    world.send_until_answered()
     assert EPOCH < max(world.server.answers) <= EPOCH + EPOCH // 2 and world.core.last == (7, 70)
     old = World(name="p")
     old.server = world.server
     old.core._is_begun, old.core._next = True, 8
     old.add()
     old.add()
-    old.settle()
+    old.send_until_answered()
     assert all("FENCED" in str(outcome) for outcome in old.outcomes.values()) and len(old.outcomes) == 2
     with pytest.raises(Exception, match="FENCED"):
         old.add()
@@ -299,7 +299,7 @@ def test_two_producers_of_one_name_that_begin_together_share_no_number(last: Any
         world = World(name="till")
         world.server.last = last
         world.add()
-        world.settle()
+        world.send_until_answered()
         numbers.append(max(world.server.answers))
     assert abs(numbers[0] - numbers[1]) > 8
 
@@ -308,7 +308,7 @@ def test_a_server_that_knows_no_producers_is_named_in_the_error() -> None:
     world = World(name="p")
     world.server.last = reply_error("ERR unknown command 'TPRODUCER'")
     world.add()
-    world.settle()
+    world.send_until_answered()
     assert "TPRODUCER" in str(world.outcomes[0])
 
 
@@ -318,7 +318,7 @@ def test_room_is_bounded_and_a_message_larger_than_all_of_it_fits_alone() -> Non
     world.add()
     assert world.core.has_room(150) and not world.core.has_room(151)
     assert isinstance(world.core.full(), BufferFull)
-    world.settle()
+    world.send_until_answered()
     assert world.core.has_room(1000)
 
 
@@ -328,7 +328,7 @@ def test_a_closed_producer_takes_nothing_and_writes_what_it_has() -> None:
     world.core.close()
     with pytest.raises(ClientClosed):
         world.core.add(b"", b"", None, 1, world.now)
-    world.settle()
+    world.send_until_answered()
     assert world.outcomes == {0: 1} and world.core.is_empty
 
 
@@ -360,5 +360,5 @@ def test_messages_of_one_write_came_within_a_tenth_of_their_timeout() -> None:
     for _ in itertools.repeat(None, 5):
         world.add()
         world.now += 0.5
-    world.settle()
+    world.send_until_answered()
     assert world.core.writes == 2, "messages that came 2 s apart do not share a deadline"

@@ -30,7 +30,7 @@ class EtcdFaults:
     def __init__(self, world: Shard, etcd: EtcdServer, crowd: Crowd, chance: random.Random) -> None:
         self._world, self._etcd, self._crowd, self._chance = world, etcd, crowd, chance
 
-    def _settle(self) -> None:
+    def _wait_for_leader(self) -> None:
         """Return when one leads and takes writes."""
         self._world.leader  # noqa: B018
 
@@ -45,7 +45,7 @@ class EtcdFaults:
         old = self._world.leader
         with self._crowd.promotion():
             old.signal_server(signal.SIGKILL)
-            self._settle()
+            self._wait_for_leader()
 
     def kill_node(self) -> None:
         """Agent and server of the leader are killed, and started again."""
@@ -99,13 +99,13 @@ class EtcdFaults:
                 for node in leading[:1] or [self._world.leader]:
                     node.signal_server(signal.SIGKILL)
                 wait_until(lambda: any(node.leads for node in self._world.nodes))
-        self._settle()
+        self._wait_for_leader()
 
     def hand_over(self) -> None:
         """FAILOVER."""
         with self._crowd.promotion():
             self._world.leader.call("FAILOVER")
-            self._settle()
+            self._wait_for_leader()
 
     def rewrite(self) -> None:
         """The leader's server is killed while it rewrites its log."""
@@ -137,7 +137,7 @@ class EtcdFaults:
             self._pause(0.5)
             for relay in self._world.to_etcd[old]:
                 relay.mend()
-            self._settle()
+            self._wait_for_leader()
 
     def kill_etcd_member(self) -> None:
         """One of three members of etcd is killed, and is back later."""
@@ -155,7 +155,7 @@ class EtcdFaults:
             self._pause(most)
             for member in killed:
                 member.start(self._etcd.members)
-            self._settle()
+            self._wait_for_leader()
 
     def stop_etcd_member(self) -> None:
         """One of three members of etcd stands still for a while."""
@@ -164,7 +164,7 @@ class EtcdFaults:
             member.signal(signal.SIGSTOP)
             self._pause(2 * LEASE)
             member.signal(signal.SIGCONT)
-            self._settle()
+            self._wait_for_leader()
 
     def _replica(self) -> ShardNode:
         return self._chance.choice(self._world.others(self._world.leader))
@@ -198,7 +198,7 @@ class EtcdFaults:
             if self._chance.random() < 0.5:
                 leader.signal_server(signal.SIGKILL)
             leader.limit_files(None)
-            self._settle()
+            self._wait_for_leader()
 
     def cut_from_replicas(self) -> None:
         """The leader reaches etcd, and no replica hears from it; it passes."""
@@ -212,7 +212,7 @@ class EtcdFaults:
             self._crowd.read_what_one_server_has(old.port)
             self._wait_for_another(old)
             self._world.to_node[old].mend()
-            self._settle()
+            self._wait_for_leader()
 
     def cut_feed(self) -> None:
         """Replicas are heard, and hear nothing; it passes."""
@@ -228,7 +228,7 @@ class EtcdFaults:
             relay.cut(to_target, from_target)
             self._pause(LEASE)
             relay.mend()
-            self._settle()
+            self._wait_for_leader()
 
     def cut_pair(self) -> None:
         """The leader and one replica do not hear each other, or one does not; it passes. Others hear both."""
@@ -238,7 +238,7 @@ class EtcdFaults:
             self._world.cut_pair(leader, replica, *self._chance.choice([(True, True), (True, False), (False, True)]))
             self._pause(LEASE)
             self._world.to_node[leader].mend()
-            self._settle()
+            self._wait_for_leader()
 
     def set_clocks(self) -> None:
         """The time of day of all nodes is set, forward and back."""

@@ -106,7 +106,7 @@ class Faults:
             self._shard.hand_over(force=True)
 
     def twice(self) -> None:
-        """Two changes of the leader in a row, before the former one has settled."""
+        """Two changes of the leader in a row, before the former one is over."""
         for fault in self._chance.choices([self.kill, self.hand_over], k=2):
             fault()
 
