@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock import Server
-from penstock.cli import history, message_files, server_link
+from penstock.cli import history, message_files, remote_server
 from penstock.cli.main import app
 from penstock.testing.proxy import FaultProxy
 from penstock.testing.redis import free_port
@@ -47,7 +47,7 @@ def client(ours: Server) -> Iterator[redis.Redis]:
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_ROWS", 700)
     monkeypatch.setattr(message_files, "PORTION_ROWS", 400)
-    monkeypatch.setattr(server_link, "PAUSE", 0.0)
+    monkeypatch.setattr(remote_server, "PAUSE", 0.0)
 
 
 def run(url: str, *words: object) -> tuple[int, str]:

@@ -20,7 +20,7 @@ import typer
 from tests.support.forked_program import ForkedProgram
 
 from penstock import Server
-from penstock.cli.server_link import Link
+from penstock.cli.remote_server import RemoteServer
 from penstock.testing.redis import RedisServer, free_port
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -328,13 +328,13 @@ def test_a_name_is_shown_as_it_is_whatever_is_in_it(ours: Server, client: redis.
 
 def test_a_stream_that_goes_while_it_is_listed_is_left_out(ours: Server, client: redis.Redis) -> None:
     client.execute_command("TWRITE", "there", "", "entry")
-    link = Link(ours.url, "streams")
-    assert link.find("TINFO", "there")[b"length"] == 1
-    assert link.find("TINFO", "gone") is None
+    server = RemoteServer(ours.url, "streams")
+    assert server.find("TINFO", "there")[b"length"] == 1
+    assert server.find("TINFO", "gone") is None
     client.set("text", "of another type")
-    assert link.find("TINFO", "text") is None
+    assert server.find("TINFO", "text") is None
     with pytest.raises(typer.Exit):
-        link.find("TINFO")
+        server.find("TINFO")
 
 
 def test_the_rate_is_what_is_written_in_a_second(ours: Server, client: redis.Redis) -> None:

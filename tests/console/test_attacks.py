@@ -19,7 +19,7 @@ from tests.support.console.console_process import ConsoleProcess
 from tests.support.waiting import wait_until
 
 from penstock import Server
-from penstock.console import sessions
+from penstock.console import browser_sessions
 from penstock.console.action_log import LONGEST, ActionLog
 from penstock.console.errors import NotLoggedIn
 from penstock.console.login import Login
@@ -274,12 +274,12 @@ def test_a_request_that_does_not_end_is_closed(console: ConsoleProcess) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*lib_name:DeprecationWarning")  # of newer versions of redis-py
 def test_logins_of_one_user_do_not_end_the_sessions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_USER", 2)
+    monkeypatch.setattr(browser_sessions, "MOST_OF_USER", 2)
 
     async def begin_many() -> list[bool]:
-        kept = sessions.Sessions()
+        kept = browser_sessions.BrowserSessions()
         names = [
-            await kept.begin(sessions.Session(Login("redis://127.0.0.1:1"), user, "127.0.0.1"))
+            await kept.begin(browser_sessions.BrowserSession(Login("redis://127.0.0.1:1"), user, "127.0.0.1"))
             for user in ("admin", "guest", "guest", "guest")
         ]
         found = []

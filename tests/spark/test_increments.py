@@ -15,8 +15,8 @@ from tests.support.spark.world import World
 from penstock.spark import increments
 from penstock.spark.data_source import PenstockDataSource
 from penstock.spark.increments import IncrementStreamWriter, Sums, add, sum_rows
-from penstock.spark.link import GUARD, Fenced
 from penstock.spark.options import OptionError, Options, parse
+from penstock.spark.stream_connection import GUARD, Fenced
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.proxy import FaultProxy
 

@@ -135,8 +135,11 @@ def test_a_finding_says_its_place_first() -> None:
     ("said", "lasting"),
     [
         ("[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST", False),
-        ("penstock.spark.link.ServerUnreachable: no answer from the server at redis://127.0.0.1:1 for 3 seconds",
-            False),
+        (
+            "penstock.spark.stream_connection.ServerUnreachable: no answer from the server at redis://127.0.0.1:1 "
+            "for 3 seconds",
+            False,
+        ),
         ("penstock.spark.source.DataLoss: stream in: offsets 1 to 5 cannot be read", True),
         ("penstock.spark.options.OptionError: there is no stream 'nope'", True),
         (

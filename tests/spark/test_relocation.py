@@ -15,9 +15,9 @@ from tests.support.spark.projects import entries, project
 
 from penstock import Server
 from penstock.spark.identity import renew_identities
-from penstock.spark.link import GUARD
 from penstock.spark.project import Project, load
 from penstock.spark.relocation import Whereabouts, _moved, _take_stray_tables
+from penstock.spark.stream_connection import GUARD
 
 
 @pytest.fixture

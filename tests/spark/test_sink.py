@@ -17,8 +17,8 @@ from tests.support.spark.world import World
 
 from penstock import Server
 from penstock.spark import sink
-from penstock.spark.link import Fenced
 from penstock.spark.options import parse
+from penstock.spark.stream_connection import Fenced
 
 
 def save(world: World, frame: Any, mode: str = "append", **options: Any) -> None:

@@ -18,10 +18,10 @@ from penstock.schema.readable import can_be_read
 from penstock.schema.widening import merged, narrowing
 from penstock.spark import source
 from penstock.spark.data_source import PenstockDataSource
-from penstock.spark.link import Link
 from penstock.spark.options import OptionError
 from penstock.spark.options import parse as options_of
 from penstock.spark.sink import StreamBatchWriter
+from penstock.spark.stream_connection import StreamConnection
 from penstock.spark.typed_rows import TypedRows, check_types
 
 
@@ -217,8 +217,8 @@ def test_a_null_where_the_schema_says_not_null_is_refused(
 ) -> None:
     client.tschema_set("s", fields)
     batch = pa.RecordBatch.from_pydict({"user": column})
-    with Link(options_of({"url": ours.url, "stream": "s"})) as link:
-        typed = TypedRows(link, "s", batch.schema)
+    with StreamConnection(options_of({"url": ours.url, "stream": "s"})) as connection:
+        typed = TypedRows(connection, "s", batch.schema)
         with pytest.raises(ValueError, match=f"a row does not fit the schema of stream s: {why}"):
             typed.entries(batch)
 

@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from penstock.bench.messages import KEY, TAG, entry, redis_id
 from penstock.spark.data_source import PenstockDataSource
-from penstock.spark.link import BYTES_A_READ
 from penstock.spark.options import Options
 from penstock.spark.ranges import NODE, Range, cut
 from penstock.spark.rows import Converter, default_schema
 from penstock.spark.source import StreamPartition
+from penstock.spark.stream_connection import BYTES_A_READ
 
 XRANGE_ROWS = 10_000
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 from penstock.cli.console_beside import PORT, is_installed
-from penstock.cli.server_link import DEFAULT_URL, Link
+from penstock.cli.remote_server import DEFAULT_URL, RemoteServer
 from penstock.extras import install
 
 
@@ -50,12 +50,12 @@ def console(
     from penstock.console.options import Options, default_folder
     from penstock.console.serve import PortTaken, serve
 
-    link = Link(url, "console")  # ends the program if the URL is none; the server itself may start later
+    server = RemoteServer(url, "console")  # ends the program if the URL is none; the server itself may start later
     options = Options(url, folder or default_folder(), host, port, tuple(name), Mask.of(mask))
 
     def tell(address: str) -> None:
         print(f"The console of {options.place} is at {address}", flush=True)
-        threading.Thread(target=link.warn, daemon=True).start()
+        threading.Thread(target=server.warn, daemon=True).start()
 
     if with_parent:
         threading.Thread(target=_end_with_input, daemon=True).start()

@@ -114,19 +114,19 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
             from penstock.demo.clicks import Tally
             from penstock.demo.picture import draw
             from penstock.spark.continuous import LiveFlows, Pace
+            from penstock.spark.pipeline_session import PipelineSession
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
             from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
             from penstock.spark.selection import Selection
-            from penstock.spark.session import Session
 
         if is_installed():
             stack.enter_context(console_beside(server.url, data.parent / "console", lambda line: console.print(line)))
         project, sent = load(folder), Tally()
         with (
             RunReport(server.url, "demo", folder) as report,
-            Session(starting) as session,
+            PipelineSession(starting) as session,
             Progress(session, server.url, display.changed) as progress,
         ):
             report.show(progress)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
-from penstock.cli.server_link import NEW_STREAM, STREAM, URL, Link
+from penstock.cli.remote_server import NEW_STREAM, STREAM, URL, RemoteServer
 from penstock.cli.terminal import RewrittenLine, ending_quietly, shown_bytes
 
 if TYPE_CHECKING:
@@ -63,18 +63,18 @@ def export_history(
     from penstock.cli.message_files import UnusableFile, kind_of, writing
     from penstock.storage.files import replace_file
 
-    link = Link(url, "history")
+    server = RemoteServer(url, "history")
     try:
         kind = kind_of(to)
     except UnusableFile as error:
-        link.fail(f"--to: {error}")
+        server.fail(f"--to: {error}")
     if to.is_dir() or (to.exists() and not overwrite):
-        link.fail(f"{to} exists already" + ("" if to.is_dir() else "; --overwrite replaces it"))
+        server.fail(f"{to} exists already" + ("" if to.is_dir() else "; --overwrite replaces it"))
     if start is not None and since is not None:
-        link.fail("--from and --since both say where to begin; give one of them")
-    moment = _milliseconds(link, since) if since is not None else None
-    link.check()
-    export = _Export(link, stream, start, end, moment)
+        server.fail("--from and --since both say where to begin; give one of them")
+    moment = _milliseconds(server, since) if since is not None else None
+    server.check()
+    export = _Export(server, stream, start, end, moment)
 
     def write(file: BinaryIO) -> None:
         with writing(file, kind) as writer:
@@ -84,38 +84,40 @@ def export_history(
         try:
             replace_file(to, write)
         except OSError as error:
-            link.fail(f"{to} could not be written: {error.strerror or error}")
+            server.fail(f"{to} could not be written: {error.strerror or error}")
     export.summary(to)
 
 
-def _milliseconds(link: Link, text: str) -> int:
+def _milliseconds(server: RemoteServer, text: str) -> int:
     """A time since 1970. Without a zone, it is local time."""
     try:
         moment = datetime.fromisoformat(text)
         return int(moment.astimezone(UTC).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        link.fail(f"--since takes a time such as 2026-11-01, 2026-11-01T12:30 or 2026-11-01T12:30:00Z, not '{text}'")
+        server.fail(f"--since takes a time such as 2026-11-01, 2026-11-01T12:30 or 2026-11-01T12:30:00Z, not '{text}'")
 
 
 class _Export:
     """The part of a stream that is exported."""
 
-    def __init__(self, link: Link, stream: str, start: int | None, end: int | None, since: int | None) -> None:
-        self._link = link
+    def __init__(
+        self, server: RemoteServer, stream: str, start: int | None, end: int | None, since: int | None
+    ) -> None:
+        self._server = server
         self._stream = stream
         self._key = os.fsencode(stream)
         self._line = RewrittenLine()
         first, last = self._bounds()
         if not last:
-            link.fail(f"there is no stream '{stream}' at {link.place}, or nothing was written to it")
+            server.fail(f"there is no stream '{stream}' at {server.place}, or nothing was written to it")
         if since is not None:
-            start = self._link.call_patiently("TSEEK", self._key, "TIME", max(since, 0))
+            start = self._server.call_patiently("TSEEK", self._key, "TIME", max(since, 0))
         self._begin = self._place = first if start is None else start
         self._last = last if end is None else min(end, last)
         self._done = 0
 
     def _bounds(self) -> tuple[int, int]:
-        (first, last), *_ = self._link.call_patiently("TREAD", self._key, 1, 0, "WITHINFO")
+        (first, last), *_ = self._server.call_patiently("TREAD", self._key, 1, 0, "WITHINFO")
         return first, last
 
     def write(self, writer: MessageWriter) -> None:
@@ -133,13 +135,13 @@ class _Export:
         from penstock.client.api.tables import Span, read_tables
 
         span = Span(self._key, self._begin, self._last, count=_ROWS, max_bytes=_BYTES)
-        return read_tables(lambda words: ArrowReading().table(self._link.call_patiently(*words, "WITHTIME")), span)
+        return read_tables(lambda words: ArrowReading().table(self._server.call_patiently(*words, "WITHTIME")), span)
 
     def _pass_evicted(self, first: int) -> None:
         """Tell of messages that were wanted, and are gone."""
         gone = min(first - 1, self._last)
         if self._place <= gone:
-            self._link.say(
+            self._server.say(
                 f"offsets {self._place} to {gone} of '{self._stream}' are not in the file: they were evicted"
             )
             self._place = gone + 1
@@ -169,12 +171,12 @@ def import_history(
     """
     from penstock.cli.message_files import UnusableFile, portions
 
-    link = Link(url, "history")
+    server = RemoteServer(url, "history")
     try:
         with file.open("rb") as opened:
             producer = f"penstock-import-{uuid.uuid4()}" if again else _producer(opened)
-            link.check()
-            upload = _Import(link, stream, producer)
+            server.check()
+            upload = _Import(server, stream, producer)
             failed = True
             with ending_quietly():
                 try:
@@ -184,7 +186,7 @@ def import_history(
                 finally:
                     upload.summary(file, failed)
     except (UnusableFile, OSError) as error:
-        link.fail(str(error) if isinstance(error, UnusableFile) else f"{file} cannot be read: {error.strerror}")
+        server.fail(str(error) if isinstance(error, UnusableFile) else f"{file} cannot be read: {error.strerror}")
 
 
 def _producer(file: BufferedReader) -> str:
@@ -199,14 +201,14 @@ def _producer(file: BufferedReader) -> str:
 class _Import:
     """The messages of a file on their way to a stream."""
 
-    def __init__(self, link: Link, stream: str, producer: str) -> None:
-        self._link = link
+    def __init__(self, server: RemoteServer, stream: str, producer: str) -> None:
+        self._server = server
         self._stream = stream
         self._key = os.fsencode(stream)
         self._producer = producer
         self._line = RewrittenLine()
-        known = link.call_patiently("TPRODUCER", self._key, producer)
-        self._schema = link.call_patiently("TSCHEMA", "GET", self._key)
+        known = server.call_patiently("TPRODUCER", self._key, producer)
+        self._schema = server.call_patiently("TSCHEMA", "GET", self._key)
         self._before = known[0] if known is not None else 0  # portions that are there already
         self._number = 0
         self._passed = self._done = 0  # messages
@@ -220,7 +222,7 @@ class _Import:
             return
         numbered = ("PRODUCER", self._producer, self._number)
         delay = ("AT", portion.visible_at) if portion.visible_at is not None else ()
-        self._link.call_patiently("TWRITE", self._key, *numbered, *delay, "FORMAT", "ARROW", payload_of(portion))
+        self._server.call_patiently("TWRITE", self._key, *numbered, *delay, "FORMAT", "ARROW", payload_of(portion))
         self._done += portion.rows
         self._line.show(f"{self._done:,} messages")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.server_link import URL, Link
+from penstock.cli.remote_server import URL, RemoteServer
 from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes
 from penstock.client import dead_letters
 from penstock.client.dead_letters import AT_ONCE, MARKED, CannotPutBack, Command, Plan, Steps, position, read
@@ -40,10 +40,10 @@ def list_letters(
     url: str = URL,
 ) -> None:
     """Show the letters of a dead-letter stream whose messages were not put back: where, why, and the entry."""
-    link = Link(url, "letters")
-    link.check()
+    server = RemoteServer(url, "letters")
+    server.check()
     with ending_quietly():
-        box = _LetterBox(link, stream)
+        box = _LetterBox(server, stream)
         place, left = box.first if replayed else box.position(), count
         while left and (found := box.read(place, min(left, AT_ONCE))):
             for offset, _, raw in found:
@@ -51,7 +51,7 @@ def list_letters(
             place, left = found[-1][0] + 1, left - len(found)
         waiting = box.last + 1 - place
     if waiting > 0:
-        link.say(f"{waiting:,} more; --count {count + waiting} shows them")
+        server.say(f"{waiting:,} more; --count {count + waiting} shows them")
 
 
 def _shown(raw: bytes) -> str:
@@ -88,10 +88,10 @@ def replay(
 
     Each letter is put back once, also if the replay is interrupted and run again. The letters stay.
     """
-    link = Link(url, "letters")
-    link.check()
-    box = _LetterBox(link, stream, skip)
-    progress = _Progress(link, dry_run)
+    server = RemoteServer(url, "letters")
+    server.check()
+    box = _LetterBox(server, stream, skip)
+    progress = _Progress(server, dry_run)
     with ending_quietly():
         place = box.position()
         box.check_letters(place)
@@ -99,7 +99,7 @@ def replay(
             while (count is None or progress.done < count) and place <= box.last:
                 limit = AT_ONCE if count is None else min(AT_ONCE, count - progress.done)
                 # A step may be repeated: it first asks how far letters were put back.
-                place = link.patiently(partial(box.put_back, place, limit, progress))
+                place = server.patiently(partial(box.put_back, place, limit, progress))
         finally:
             progress.summary(stream)
     if progress.skipped and not progress.done:
@@ -109,18 +109,18 @@ def replay(
 class _LetterBox:
     """A dead-letter stream, and how far its letters were put back."""
 
-    def __init__(self, link: Link, stream: str, skip: bool = False) -> None:
-        self._link = link
+    def __init__(self, server: RemoteServer, stream: str, skip: bool = False) -> None:
+        self._server = server
         self._skip = skip
         self._stream = stream
         self._key = os.fsencode(stream)
-        (self.first, self.last), *_ = link.call("TREAD", self._key, 1, 0, "WITHINFO")
+        (self.first, self.last), *_ = server.call("TREAD", self._key, 1, 0, "WITHINFO")
         if not self.last:
-            link.fail(f"there is no stream '{stream}' at {link.place}, or nothing was written to it")
+            server.fail(f"there is no stream '{stream}' at {server.place}, or nothing was written to it")
 
     def position(self) -> int:
         """The offset of the first letter that was not put back."""
-        place: int = _run(position(self._key, self.first), self._link.call)
+        place: int = _run(position(self._key, self.first), self._server.call)
         return place
 
     def check_letters(self, place: int) -> None:
@@ -134,11 +134,11 @@ class _LetterBox:
             seen, place = seen + len(found), found[-1][0] + 1
         if seen:
             noun = "message was left as it is" if seen == 1 else "messages were left as they are"
-            self._link.fail(f"'{one_line(self._stream)}' holds no dead letters: {seen:,} {noun}")
+            self._server.fail(f"'{one_line(self._stream)}' holds no dead letters: {seen:,} {noun}")
 
     def read(self, place: int, count: int) -> list[tuple[int, bytes, bytes]]:
         """The next letters: offset, tag, entry. Letters that compaction removed are left out."""
-        return [tuple(message) for message in _run(read(self._key, place, self.last, count), self._link.call)]
+        return [tuple(message) for message in _run(read(self._key, place, self.last, count), self._server.call)]
 
     def put_back(self, place: int, limit: int, progress: _Progress) -> int:
         """Put the next letters back, from `place` or from where another replay is by now; answer where to continue."""
@@ -149,15 +149,15 @@ class _LetterBox:
             try:
                 made.append(_run(steps, call))
             except CannotPutBack as error:
-                self._link.fail(
+                self._server.fail(
                     f"{one_line(str(error))}. The letters from offset {error.place} on were not put back; --skip "
                     "passes over such letters"
                 )
             return made[-1].commands()
 
         if progress.dry_run:
-            commands(self._link.call)
-        elif self._link.change(self._key, commands) is None:
+            commands(self._server.call)
+        elif self._server.change(self._key, commands) is None:
             return place  # the stream changed in between: look again
         progress.add(made[-1])
         return made[-1].end
@@ -177,10 +177,10 @@ def _run(steps: Steps, call: Call) -> Any:
 class _Progress:
     """Describes what was put back."""
 
-    def __init__(self, link: Link, dry_run: bool) -> None:
+    def __init__(self, server: RemoteServer, dry_run: bool) -> None:
         self.dry_run = dry_run
         self.done = self.skipped = 0
-        self._link = link
+        self._server = server
         self._streams: Counter[bytes] = Counter()
         self._line = RewrittenLine()
 
@@ -190,7 +190,7 @@ class _Progress:
         self.done = self._streams.total()
         for offset, why in plan.skipped:
             self.skipped += why != MARKED
-            self._link.say(f"offset {offset} was skipped: {one_line(why)}")
+            self._server.say(f"offset {offset} was skipped: {one_line(why)}")
         self._line.show(f"{self.done:,} letters")
 
     def summary(self, stream: str) -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from penstock import __version__
 from penstock.cli import secrets, serve
-from penstock.cli.server_link import Lost
+from penstock.cli.remote_server import Lost
 
 MODULES = {
     "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",

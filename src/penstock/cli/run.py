@@ -27,8 +27,8 @@ import typer
 from rich.console import Console
 
 from penstock.cli.console_beside import console_beside, is_installed
+from penstock.cli.remote_server import RemoteServer
 from penstock.cli.run_display import Display
-from penstock.cli.server_link import Link
 from penstock.extras import install
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _only_one(project: ProjectFile) -> Iterator[None]:
 def _server(project: ProjectFile, url: str | None, port: int) -> Iterator[str]:
     """The named server, if it answers; otherwise one in this process, with its data from the last time."""
     if url is not None:
-        Link(url, "run").check()
+        RemoteServer(url, "run").check()
         yield url
         return
     from penstock import Server
@@ -222,23 +222,23 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
     started = time.monotonic()
     display = Display(Console(), continuous=stop is not None)
     name = file.name
-    display.tell(f"{name}: server {Link(url, 'run').place}, starting Spark")
+    display.tell(f"{name}: server {RemoteServer(url, 'run').place}, starting Spark")
     with contextlib.ExitStack() as stack:
         with signals_held():
             starting = stack.enter_context(StartingSpark(file.state, name, file.configuration, stays=stop is not None))
             # Imported while Java starts: it takes this process two seconds.
             from penstock.spark.continuous import Pace, run_until
+            from penstock.spark.pipeline_session import PipelineSession
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
             from penstock.spark.relocation import adapt_to_folder
             from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
-            from penstock.spark.session import Session
 
         project = load(file.folder)
         with (
             RunReport(url, name, file.folder) as report,
-            Session(starting) as session,
+            PipelineSession(starting) as session,
             Progress(session, url, display.changed) as progress,
             display.show(progress),
         ):

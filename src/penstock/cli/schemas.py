@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from penstock.cli.server_link import STREAM, URL, Link
+from penstock.cli.remote_server import STREAM, URL, RemoteServer
 from penstock.cli.terminal import one_line
 from penstock.schema.fields import InvalidSchema, Schema
 from penstock.schema.inference import Proposal, infer
@@ -43,17 +43,21 @@ def infer_schema(
     A field is NOT NULL if all entries of the sample have it. If the stream has a schema, the proposal widens it. CHECK
     is left as it is: TSCHEMA SET ... CHECK refuse has the server refuse entries that do not fit.
     """
-    link = Link(url, "schema")
-    link.check()
-    first, last = _bounds(link, stream)
-    proposal = infer(_sample(link, stream, first, last, sample))
-    _tell(link, proposal, last - first + 1)
+    server = RemoteServer(url, "schema")
+    server.check()
+    first, last = _bounds(server, stream)
+    proposal = infer(_sample(server, stream, first, last, sample))
+    _tell(server, proposal, last - first + 1)
     if proposal.schema is None:
-        link.fail(f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'")
-    fields = str(_widened(link, stream, proposal.schema))
+        server.fail(
+            f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'"
+        )
+    fields = str(_widened(server, stream, proposal.schema))
     print(f"TSCHEMA SET {_quoted(stream)} {_quoted(fields)}")
     if is_set:
-        link.say(f"version {link.call('TSCHEMA', 'SET', stream, fields)} of the schema of '{one_line(stream)}' is set")
+        server.say(
+            f"version {server.call('TSCHEMA', 'SET', stream, fields)} of the schema of '{one_line(stream)}' is set"
+        )
 
 
 @schema.command("show")
@@ -63,11 +67,11 @@ def show(
     url: str = URL,
 ) -> None:
     """Print the schema of a stream, a field on each line, and what happens to entries that do not fit."""
-    link = Link(url, "schema")
-    link.check()
-    found = link.call("TSCHEMA", "GET", stream, *([version] if version else []))
+    server = RemoteServer(url, "schema")
+    server.check()
+    found = server.call("TSCHEMA", "GET", stream, *([version] if version else []))
     if found is None:
-        _fail_without(link, stream, f"version {version} of a schema" if version else _NO_SCHEMA)
+        _fail_without(server, stream, f"version {version} of a schema" if version else _NO_SCHEMA)
     check = found[b"check"].decode()
     letters = f" {one_line(found[b'deadletter'].decode(errors='replace'))}" if found[b"deadletter"] else ""
     print(f"version {found[b'version']}, since offset {found[b'since']}, CHECK {check}{letters}")
@@ -78,11 +82,11 @@ def show(
 @schema.command("versions")
 def versions(stream: str = STREAM, url: str = URL) -> None:
     """List the versions of a stream's schema, oldest first: number, first offset, fields."""
-    link = Link(url, "schema")
-    link.check()
-    found = link.call("TSCHEMA", "VERSIONS", stream)
+    server = RemoteServer(url, "schema")
+    server.check()
+    found = server.call("TSCHEMA", "VERSIONS", stream)
     if not found:
-        _fail_without(link, stream, _NO_SCHEMA)
+        _fail_without(server, stream, _NO_SCHEMA)
     for each in found:
         print(f"{each[b'version']}\t{each[b'since']}\t{one_line(each[b'fields'].decode())}")
 
@@ -90,20 +94,20 @@ def versions(stream: str = STREAM, url: str = URL) -> None:
 _NO_SCHEMA = "schema; `penstock schema infer` proposes one"
 
 
-def _fail_without(link: Link, stream: str, what: str) -> NoReturn:
-    if not link.is_written(stream):
-        link.fail(f"there is no stream '{one_line(stream)}' at {link.place}, or nothing was written to it")
-    link.fail(f"the stream '{one_line(stream)}' has no {what}")
+def _fail_without(server: RemoteServer, stream: str, what: str) -> NoReturn:
+    if not server.is_written(stream):
+        server.fail(f"there is no stream '{one_line(stream)}' at {server.place}, or nothing was written to it")
+    server.fail(f"the stream '{one_line(stream)}' has no {what}")
 
 
-def _bounds(link: Link, stream: str) -> tuple[int, int]:
-    (first, last), *_ = link.call("TREAD", stream, 1, 0, "WITHINFO")
+def _bounds(server: RemoteServer, stream: str) -> tuple[int, int]:
+    (first, last), *_ = server.call("TREAD", stream, 1, 0, "WITHINFO")
     if last < first:
-        link.fail(f"the stream '{one_line(stream)}' has no messages to look at")
+        server.fail(f"the stream '{one_line(stream)}' has no messages to look at")
     return first, last
 
 
-def _sample(link: Link, stream: str, first: int, last: int, count: int) -> Iterator[tuple[int, bytes]]:
+def _sample(server: RemoteServer, stream: str, first: int, last: int, count: int) -> Iterator[tuple[int, bytes]]:
     """Messages in parts that are spread over the stream; all of them if it has no more."""
     parts = _PARTS if last - first + 1 > count >= _PARTS else 1
     size = min(-(-count // parts), last - first + 1)
@@ -111,30 +115,30 @@ def _sample(link: Link, stream: str, first: int, last: int, count: int) -> Itera
     for part in range(parts):
         at = first + (room * part // (parts - 1) if parts > 1 else 0)
         for start in range(at, at + size, _AT_ONCE):
-            for message in link.call("TREAD", stream, start, min(_AT_ONCE, at + size - start)):
+            for message in server.call("TREAD", stream, start, min(_AT_ONCE, at + size - start)):
                 if message is not None:
                     yield message[0], message[2]
 
 
-def _tell(link: Link, proposal: Proposal, there_are: int) -> None:
+def _tell(server: RemoteServer, proposal: Proposal, there_are: int) -> None:
     seen = proposal.entries + len(proposal.refused)
-    link.say(f"looked at {seen:,} of {there_are:,} messages")
+    server.say(f"looked at {seen:,} of {there_are:,} messages")
     if proposal.refused:
         offset, why = next(iter(proposal.refused.items()))
-        link.say(f"{len(proposal.refused):,} of them would not fit, the first at offset {offset}: {one_line(why)}")
+        server.say(f"{len(proposal.refused):,} of them would not fit, the first at offset {offset}: {one_line(why)}")
     for name, why in proposal.left_out.items():
-        link.say(f"left out the field {one_line(name)}: {one_line(why)}")
+        server.say(f"left out the field {one_line(name)}: {one_line(why)}")
 
 
-def _widened(link: Link, stream: str, proposed: Schema) -> Schema:
+def _widened(server: RemoteServer, stream: str, proposed: Schema) -> Schema:
     """The proposal, as a version that may follow the schema that the stream has."""
-    found: Any = link.call("TSCHEMA", "GET", stream)
+    found: Any = server.call("TSCHEMA", "GET", stream)
     if found is None:
         return proposed
     try:
         return merged(parse(found[b"fields"].decode()), proposed)
     except InvalidSchema as error:
-        link.fail(f"the sample does not fit the schema that '{one_line(stream)}' has, not even a wider one: {error}")
+        server.fail(f"the sample does not fit the schema that '{one_line(stream)}' has, not even a wider one: {error}")
 
 
 def _quoted(text: str) -> str:

@@ -43,9 +43,9 @@ def status(
     name: str = SHARD, etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY
 ) -> None:
     """Show the epoch, the leader, and the nodes of a shard."""
-    link = _Link(name, etcd, user, ca, cert, key)
+    etcd_shard = _EtcdShard(name, etcd, user, ca, cert, key)
     with ending_quietly():
-        typer.echo(_shown(name, link.read()))
+        typer.echo(_shown(name, etcd_shard.read()))
 
 
 @shard.command("failover")
@@ -55,25 +55,25 @@ def fail_over(
     etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
 ) -> None:  # fmt: skip
     """Have the leader hand over to another node. Nothing is lost, and no write is refused for long."""
-    link = _Link(name, etcd, user, ca, cert, key)
-    before = link.read()
+    etcd_shard = _EtcdShard(name, etcd, user, ca, cert, key)
+    before = etcd_shard.read()
     if not before.leader or before.state is None:
-        link.fail("no node leads, so none can hand over")
+        etcd_shard.fail("no node leads, so none can hand over")
     others = [node for node in before.state.in_sync if node != before.leader and node in before.nodes]
     if to and to not in others:
-        link.fail(f"node {to} cannot lead now; these can: {', '.join(sorted(others)) or 'none'}")
+        etcd_shard.fail(f"node {to} cannot lead now; these can: {', '.join(sorted(others)) or 'none'}")
     if not others:
-        link.fail("no other node is in sync and runs")
-    link.ask(lambda client: client.put(key_of(name, "failover"), json.dumps({"to": to})))
+        etcd_shard.fail("no other node is in sync and runs")
+    etcd_shard.ask(lambda client: client.put(key_of(name, "failover"), json.dumps({"to": to})))
     deadline = time.monotonic() + HAND_OVER_SECONDS
     while time.monotonic() < deadline:
-        now = link.read()
+        now = etcd_shard.read()
         if now.epoch > before.epoch and now.leader:
             typer.echo(f"{now.leader} leads shard {name} in epoch {now.epoch}")
             return
         time.sleep(0.05)
-    link.ask(lambda client: client.change({}, Delete(key_of(name, "failover"))))
-    link.fail(f"{before.leader} has not handed over within {HAND_OVER_SECONDS:g} seconds; its log says why")
+    etcd_shard.ask(lambda client: client.change({}, Delete(key_of(name, "failover"))))
+    etcd_shard.fail(f"{before.leader} has not handed over within {HAND_OVER_SECONDS:g} seconds; its log says why")
 
 
 @shard.command("remove")
@@ -86,17 +86,19 @@ def remove(
     etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
 ) -> None:  # fmt: skip
     """Forget a node that will not come back: it cannot lead any more, and is not waited for."""
-    link = _Link(name, etcd, user, ca, cert, key)
-    snapshot = link.read()
+    etcd_shard = _EtcdShard(name, etcd, user, ca, cert, key)
+    snapshot = etcd_shard.read()
     state = snapshot.state
     if state is None or node not in state.in_sync:
-        link.fail(f"node {node} is not in sync: there is nothing to remove")
+        etcd_shard.fail(f"node {node} is not in sync: there is nothing to remove")
     if node in snapshot.nodes:
-        link.fail(f"node {node} runs; stop it first")
+        etcd_shard.fail(f"node {node} runs; stop it first")
     left = {member: log for member, log in state.in_sync.items() if member != node}
     if not left and not force:
-        link.fail(f"node {node} is the last one that has everything; with --force any other node may lead without it")
-    link.change(snapshot, replace(state, in_sync=left))
+        etcd_shard.fail(
+            f"node {node} is the last one that has everything; with --force any other node may lead without it"
+        )
+    etcd_shard.change(snapshot, replace(state, in_sync=left))
     typer.echo(f"in sync: {', '.join(sorted(left)) or 'no node'}")
 
 
@@ -110,24 +112,24 @@ def restore(
     etcd: str = ETCD, user: str = USER, ca: str = CA, cert: str = CERT, key: str = KEY,
 ) -> None:  # fmt: skip
     """Say which node's data counts, when etcd has lost what it knew about the shard."""
-    link = _Link(name, etcd, user, ca, cert, key)
-    snapshot = link.read()
+    etcd_shard = _EtcdShard(name, etcd, user, ca, cert, key)
+    snapshot = etcd_shard.read()
     if not snapshot.is_forgetful:
-        link.fail("etcd has lost nothing that the nodes know: there is nothing to restore")
+        etcd_shard.fail("etcd has lost nothing that the nodes know: there is nothing to restore")
     if snapshot.leader:
-        link.fail(f"node {snapshot.leader} leads without the data of the others; stop it first")
+        etcd_shard.fail(f"node {snapshot.leader} leads without the data of the others; stop it first")
     chosen = snapshot.nodes.get(node)
     if chosen is None:
-        link.fail(f"node {node} does not run; these do: {', '.join(sorted(snapshot.nodes))}")
+        etcd_shard.fail(f"node {node} does not run; these do: {', '.join(sorted(snapshot.nodes))}")
     further = [other for other, each in snapshot.nodes.items() if (each.epoch, each.end) > (chosen.epoch, chosen.end)]
     if further and not force:
-        link.fail(f"more data than {node} has: {', '.join(sorted(further))}; name that one, or say --force")
+        etcd_shard.fail(f"more data than {node} has: {', '.join(sorted(further))}; name that one, or say --force")
     epoch = max(each.epoch for each in snapshot.nodes.values())
-    link.change(snapshot, State(epoch, "", {node: chosen.log}))
+    etcd_shard.change(snapshot, State(epoch, "", {node: chosen.log}))
     typer.echo(f"in sync: {node}. It leads in a moment, and the others follow")
 
 
-class _Link:
+class _EtcdShard:
     """etcd, for one shard; errors end the program."""
 
     def __init__(self, name: str, urls: str, user: str, ca: str, cert: str, key: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.server_link import NEW_STREAM, URL, Link, Lost
+from penstock.cli.remote_server import NEW_STREAM, URL, Lost, RemoteServer
 from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes, write_as
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ def tail(
 
     If the server goes away, the connection is made again, and printing continues where it stopped.
     """
-    link = Link(url, "tail")
+    server = RemoteServer(url, "tail")
     if start not in ("first", "new") and not (start.isdecimal() and int(start) > 0):
-        link.fail(f"--from takes an offset from 1 on, 'first' or 'new', not '{start}'")
-    link.check()
+        server.fail(f"--from takes an offset from 1 on, 'first' or 'new', not '{start}'")
+    server.check()
     show = _as_json if as_json else _as_text
     write_as(as_json)
-    (_, last), *_ = _patiently(link, "TREAD", os.fsencode(stream), 1, 0, "WITHINFO")
+    (_, last), *_ = _patiently(server, "TREAD", os.fsencode(stream), 1, 0, "WITHINFO")
     if not last:
-        link.say(f"there is no stream '{one_line(stream)}' yet, or nothing was written to it; waiting for it")
-    source = _Member(link, stream, group, start) if group else _Follower(link, stream, start)
+        server.say(f"there is no stream '{one_line(stream)}' yet, or nothing was written to it; waiting for it")
+    source = _Member(server, stream, group, start) if group else _Follower(server, stream, start)
     left = count or 0
     with ending_quietly():
         while count is None or left:
@@ -104,8 +104,8 @@ def _as_json(offset: int, tag: bytes, entry: bytes) -> str:
 class _Follower:
     """Reads a stream from an offset on."""
 
-    def __init__(self, link: Link, stream: str, start: str) -> None:
-        self._link = link
+    def __init__(self, server: RemoteServer, stream: str, start: str) -> None:
+        self._server = server
         self._stream = stream
         self._key = os.fsencode(stream)
         first, last = self._bounds()
@@ -113,25 +113,25 @@ class _Follower:
         self._reached = start in ("first", "new")  # the stream has been at least this long
 
     def _bounds(self) -> tuple[int, int]:
-        (first, last), *_ = _patiently(self._link, "TREAD", self._key, 1, 0, "WITHINFO")
+        (first, last), *_ = _patiently(self._server, "TREAD", self._key, 1, 0, "WITHINFO")
         return first, last
 
     def read(self, count: int) -> list[Any]:
         """The next messages; none after a while without any."""
-        link, stream, place = self._link, self._stream, self._place
+        server, stream, place = self._server, self._stream, self._place
         reply = _patiently(
-            link, "TREAD", self._key, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
+            server, "TREAD", self._key, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
         )
         if reply is None:
             first, last = self._bounds()
             if self._reached and place > last + 1:
-                link.say(f"'{stream}' was replaced: it ends at offset {last} now; going on with its first, {first}")
+                server.say(f"'{stream}' was replaced: it ends at offset {last} now; going on with its first, {first}")
                 self._place = first
             return []
         self._reached = True
         (first, _), *messages = reply
         if place < first:
-            link.say(f"offsets {place} to {first - 1} of '{stream}' were evicted before they were read")
+            server.say(f"offsets {place} to {first - 1} of '{stream}' were evicted before they were read")
             self._place = first
             return []
         self._place += len(messages)
@@ -144,15 +144,15 @@ class _Follower:
 class _Member:
     """Reads as a member of a group; printed messages are acknowledged, the others are delivered again later."""
 
-    def __init__(self, link: Link, stream: str, group: str, start: str) -> None:
-        self._link = link
+    def __init__(self, server: RemoteServer, stream: str, group: str, start: str) -> None:
+        self._server = server
         self._key = os.fsencode(stream)
         self._group = os.fsencode(group)
         self._place = {"first": "0", "new": "$"}.get(start, start)
 
     def read(self, count: int) -> list[Any]:
         found = _patiently(
-            self._link, "TREAD", self._key, self._place, count, "GROUP", self._group, "RETRY", _RETRY_MS, 0,
+            self._server, "TREAD", self._key, self._place, count, "GROUP", self._group, "RETRY", _RETRY_MS, 0,
             "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS,
         )  # fmt: skip
         return found or []
@@ -160,7 +160,7 @@ class _Member:
     def printed(self, messages: list[Any]) -> None:
         if messages:
             offsets = [message[0] for message in messages]
-            _patiently(self._link, "TACK", self._key, self._group, *_ranges(offsets))
+            _patiently(self._server, "TACK", self._key, self._group, *_ranges(offsets))
 
 
 def _ranges(offsets: list[int]) -> list[str]:
@@ -178,20 +178,20 @@ def _ranges(offsets: list[int]) -> list[str]:
     return [f"{first}-{last}" for first, last in ranges]
 
 
-def _patiently(link: Link, *words: object) -> Any:
+def _patiently(server: RemoteServer, *words: object) -> Any:
     """Run a command, again and again while the server is down."""
     away = False
     while True:
         try:
-            reply = link.call(*words)
+            reply = server.call(*words)
         except Lost as error:
             if not away:
-                link.say(f"lost {link.place} ({error}); trying again every second, Ctrl-C ends")
+                server.say(f"lost {server.place} ({error}); trying again every second, Ctrl-C ends")
             away = True
             time.sleep(_PAUSE)
             continue
         if away:
-            link.say(f"{link.place} is back")
+            server.say(f"{server.place} is back")
         return reply
 
 
@@ -208,11 +208,11 @@ def write(
 
     Batches are numbered, so that one that is sent again after a lost connection is not appended twice.
     """
-    link = Link(url, "write")
+    server = RemoteServer(url, "write")
     if sys.stdin is None:
-        link.fail("standard input is closed; the messages are read from there")
-    link.check()
-    writer = _Writer(link, stream)
+        server.fail("standard input is closed; the messages are read from there")
+    server.check()
+    writer = _Writer(server, stream)
     bad: str | None = None
     with ending_quietly():
         try:
@@ -230,7 +230,7 @@ def write(
         finally:
             writer.summary()
     if bad:
-        link.fail(f"{bad}; stopped before it")
+        server.fail(f"{bad}; stopped before it")
 
 
 def _tag_of(line: bytes, field: str) -> bytes:
@@ -276,9 +276,9 @@ def _batches(descriptor: int) -> Iterator[list[bytes]]:
 class _Writer:
     """Appends batches, and keeps count."""
 
-    def __init__(self, link: Link, stream: str) -> None:
+    def __init__(self, server: RemoteServer, stream: str) -> None:
         self.written = 0
-        self._link = link
+        self._server = server
         self._stream = stream
         self._key = os.fsencode(stream)
         self._producer = f"penstock-write-{uuid.uuid4()}"
@@ -303,12 +303,14 @@ class _Writer:
         attempt = 0
         while True:
             try:
-                return int(self._link.call(*words))
+                return int(self._server.call(*words))
             except Lost as error:
                 if attempt == _ATTEMPTS:
-                    self._link.fail(f"{self._link.place} did not come back ({error})")
+                    self._server.fail(f"{self._server.place} did not come back ({error})")
                 if not attempt:
-                    self._link.say(f"lost {self._link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
+                    self._server.say(
+                        f"lost {self._server.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s"
+                    )
                 attempt += 1
                 time.sleep(_PAUSE)
             except typer.Exit:
@@ -337,15 +339,15 @@ def streams(
     """
     from rich.console import Console
 
-    link = Link(url, "streams")
-    link.check()
+    server = RemoteServer(url, "streams")
+    server.check()
     console = Console(markup=False, highlight=False, emoji=False)  # a name is a name, whatever is in it
     write_as(as_json)
     with ending_quietly():
-        before, since = _sample(link), time.monotonic()
+        before, since = _sample(server), time.monotonic()
         while True:
             time.sleep(1)
-            after, now = _sample(link), time.monotonic()
+            after, now = _sample(server), time.monotonic()
             rows = [_row(name, info, before.get(name), now - since) for name, info in sorted(after.items())]
             if as_json:
                 sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -353,19 +355,19 @@ def streams(
             else:
                 if watch and console.is_terminal:
                     console.clear()
-                console.print(_table(rows, link.place))
+                console.print(_table(rows, server.place))
             if not watch:
                 return
             before, since = after, now
 
 
-def _sample(link: Link) -> dict[bytes, dict[bytes, Any]]:
+def _sample(server: RemoteServer) -> dict[bytes, dict[bytes, Any]]:
     """TINFO of every stream."""
     found: dict[bytes, dict[bytes, Any]] = {}
     cursor: object = 0
     while True:
-        cursor, names = link.call("SCAN", cursor, "TYPE", "tstream", "COUNT", 1000)
-        described = {name: link.find("TINFO", name) for name in names}
+        cursor, names = server.call("SCAN", cursor, "TYPE", "tstream", "COUNT", 1000)
+        described = {name: server.find("TINFO", name) for name in names}
         found |= {name: info for name, info in described.items() if info is not None}
         if not int(str(cursor)):
             return found

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from penstock.cli.server_link import URL
+from penstock.cli.remote_server import URL
 from penstock.cli.worker_fleet import Fleet
 from penstock.cli.worker_report import Report, serve_report
 from penstock.protocol.address import without_secrets

@@ -28,6 +28,7 @@ from starlette.staticfiles import StaticFiles
 from penstock.console import live
 from penstock.console.action_log import ActionLog
 from penstock.console.asking import Asking, Body, Console, Query
+from penstock.console.browser_sessions import COOKIE, IDLE, BrowserSession, BrowserSessions
 from penstock.console.errors import Away, Missing, NotLoggedIn, Problem, Refused, TooMany, Wrong
 from penstock.console.history import History
 from penstock.console.lasting import LastingAnswers
@@ -37,7 +38,6 @@ from penstock.console.options import Options
 from penstock.console.pages import ACTIONS, PAGES, STREAMED, VIEWS
 from penstock.console.sampler import Samplers
 from penstock.console.security import Guard
-from penstock.console.sessions import COOKIE, IDLE, Session, Sessions
 from penstock.console.shown import as_json, text
 from penstock.console.throttle import Throttle
 
@@ -58,7 +58,7 @@ class App:
         options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         history = History(options.folder, options.place)
         self.console = Console(options, history, Samplers(history), ActionLog(options.folder), LongNames())
-        self.sessions = Sessions()
+        self.sessions = BrowserSessions()
         self.lasting = LastingAnswers()
         self.throttle = Throttle(time.monotonic)
         self._attempts = asyncio.Semaphore(4)
@@ -138,10 +138,10 @@ class App:
         _set_cookie(request, response, request.cookies[cookie_name(request)], session)  # for another twelve hours
         return response
 
-    def _session(self, request: Request) -> Session:
+    def _session(self, request: Request) -> BrowserSession:
         return self.sessions.find(request.cookies.get(cookie_name(request)))
 
-    def _about(self, session: Session) -> dict[str, Any]:
+    def _about(self, session: BrowserSession) -> dict[str, Any]:
         options = self.console.options
         return {
             "user": text(session.user.encode("utf-8", "surrogateescape")),
@@ -174,7 +174,7 @@ class App:
             self.throttle.succeeded(address, user or "default")
         await self._end(request)
         is_encrypted = request.headers.get("origin", "").startswith("https:")  # by the proxy in front of the console
-        session = Session(login, name, address, is_encrypted)
+        session = BrowserSession(login, name, address, is_encrypted)
         if user or password:
             self.console.actions.add(name, address, "log in", "", {}, "done")
         response = _Answer(self._about(session))
@@ -242,7 +242,7 @@ class App:
         self._log(session, action.title, action.target(asking), done.detail, "done")
         return _Answer({"text": done.text, **done.detail})
 
-    def _log(self, session: Session, action: str, target: str, detail: dict[str, Any], outcome: str) -> None:
+    def _log(self, session: BrowserSession, action: str, target: str, detail: dict[str, Any], outcome: str) -> None:
         self.console.actions.add(session.user, session.address, action, target, detail, outcome)
 
 
@@ -252,7 +252,7 @@ def cookie_name(request: Request) -> str:
     return f"{COOKIE}_{port}"
 
 
-def _set_cookie(request: Request, response: Response, name: str, session: Session) -> None:
+def _set_cookie(request: Request, response: Response, name: str, session: BrowserSession) -> None:
     response.set_cookie(
         cookie_name(request), name, max_age=int(IDLE), httponly=True, samesite="strict", secure=session.is_encrypted
     )

@@ -13,10 +13,10 @@ from penstock.console.options import Options
 
 if TYPE_CHECKING:
     from penstock.console.action_log import ActionLog
+    from penstock.console.browser_sessions import BrowserSession
     from penstock.console.history import History
     from penstock.console.long_names import LongNames
     from penstock.console.sampler import Sampler, Samplers
-    from penstock.console.sessions import Session
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Asking:
     """One request."""
 
     console: Console
-    session: Session
+    session: BrowserSession
     given: Any
 
     @property

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from penstock.console.browser_sessions import BrowserSession
 from penstock.console.errors import TooMany
-from penstock.console.sessions import Session
 
 MOST = 400
 MOST_OF_USER = 100
@@ -26,11 +26,11 @@ class LastingAnswers:
     def __init__(self) -> None:
         self._count: Counter[tuple[str, str]] = Counter()
 
-    def answer(self, session: Session, response: Response, refused: Callable[[TooMany], Response]) -> Response:
+    def answer(self, session: BrowserSession, response: Response, refused: Callable[[TooMany], Response]) -> Response:
         """The response, counted while it is sent; `refused` makes the one that is sent if there are too many."""
         return _Counted(self, session, response, refused)
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: BrowserSession) -> None:
         """TooMany if one of the bounds is reached."""
         places = _places(session)
         for place, (most, what) in zip(places, _BOUNDS, strict=True):
@@ -38,7 +38,7 @@ class LastingAnswers:
                 raise TooMany(f"{what} {most} open pages and downloads already. Close some of them.")
         self._count.update(places)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: BrowserSession) -> None:
         self._count.subtract(_places(session))
         self._count = +self._count  # without those that are 0
 
@@ -50,13 +50,17 @@ _BOUNDS = (
 )
 
 
-def _places(session: Session) -> tuple[tuple[str, str], ...]:
+def _places(session: BrowserSession) -> tuple[tuple[str, str], ...]:
     return ("session", session.token), ("user", session.user), ("all", "")
 
 
 class _Counted(Response):
     def __init__(
-        self, lasting: LastingAnswers, session: Session, response: Response, refused: Callable[[TooMany], Response]
+        self,
+        lasting: LastingAnswers,
+        session: BrowserSession,
+        response: Response,
+        refused: Callable[[TooMany], Response],
     ) -> None:
         self._lasting = lasting
         self._session = session

@@ -22,11 +22,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.problems import Finding, Place, RunFailed, finding
 from penstock.spark.progress import Progress
 from penstock.spark.runner import Runner, pause_after
 from penstock.spark.selection import Selection
-from penstock.spark.session import Session
 
 LOOK_EVERY = 0.2  # seconds
 
@@ -44,7 +44,7 @@ class Pace:
 class LiveFlow:
     """A flow that runs until it is stopped."""
 
-    def __init__(self, session: Session, execution: Any, place: Place | None, trigger: float) -> None:
+    def __init__(self, session: PipelineSession, execution: Any, place: Place | None, trigger: float) -> None:
         self.name = str(execution.displayName())
         self._session = session
         self._execution = execution
@@ -88,7 +88,7 @@ class LiveFlows:
     """All flows of a project while they are entered."""
 
     def __init__(
-        self, runner: Runner, session: Session, progress: Progress, pace: Pace, tell: Callable[[str], None]
+        self, runner: Runner, session: PipelineSession, progress: Progress, pace: Pace, tell: Callable[[str], None]
     ) -> None:
         self._runner = runner
         self._session = session
@@ -171,7 +171,7 @@ def run_until(
     asked: threading.Event,
     can_stop: Callable[[], None],
     runner: Runner,
-    session: Session,
+    session: PipelineSession,
     progress: Progress,
     selection: Selection,
     pace: Pace,

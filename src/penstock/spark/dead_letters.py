@@ -23,9 +23,9 @@ from typing import NamedTuple
 from pyspark.sql.types import StructType
 
 from penstock.protocol.dead_letters import Letter
-from penstock.spark.link import Link
 from penstock.spark.options import Options
 from penstock.spark.ranges import Range, node_of
+from penstock.spark.stream_connection import StreamConnection
 
 LETTERS_A_WRITE = 1000
 
@@ -44,11 +44,13 @@ class DeadLetters:
     `query` identifies the reader: a message that it reads again gets no second letter.
     """
 
-    def __init__(self, link: Link, options: Options, schema: StructType, query: str, part: Range) -> None:
+    def __init__(
+        self, connection: StreamConnection, options: Options, schema: StructType, query: str, part: Range
+    ) -> None:
         # A query may read a stream twice, as different things; what is bad to one is not to the other.
         reading = hashlib.sha256(schema.json().encode()).hexdigest()[:16]
         self._producer = f"{query}/{reading}/{part.stream}"
-        self._link = link
+        self._connection = connection
         self._into = options.deadLetterStream
         self._from = part.stream
 
@@ -56,7 +58,7 @@ class DeadLetters:
         """Write letters about messages, by offset. The offsets must be larger than those of earlier calls."""
         offsets = sorted(bad)
         for at in range(0, len(offsets), LETTERS_A_WRITE):
-            self._link.together_unless_fenced(
+            self._connection.together_unless_fenced(
                 *(self._command(offset, bad[offset]) for offset in offsets[at : at + LETTERS_A_WRITE])
             )
 

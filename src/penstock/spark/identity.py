@@ -20,35 +20,35 @@ from pathlib import Path
 import pyarrow as pa
 import redis
 
-from penstock.spark.link import GUARD, Link
 from penstock.spark.options import parse
+from penstock.spark.stream_connection import GUARD, StreamConnection
 
 _NO_ROWS = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
 
 
 def renew_identities(checkpoints: Iterable[Path], url: str) -> None:
     """Give the query of each checkpoint a new id."""
-    with Link(parse({"url": url, "stream": "any"})) as link:
+    with StreamConnection(parse({"url": url, "stream": "any"})) as connection:
         for checkpoint in checkpoints:
             file = checkpoint / "metadata"
             content = json.loads(file.read_text(encoding="utf-8"))
             before, after = content["id"], str(uuid.uuid4())
             batch = under_way(checkpoint)
             if batch is not None:
-                _copy_guard(link, before, after, batch)
-                for stream in set(_streams(link)):
-                    if _has(link, stream, before, batch):
-                        _note(link, stream, after, batch)
+                _copy_guard(connection, before, after, batch)
+                for stream in set(_streams(connection)):
+                    if _has(connection, stream, before, batch):
+                        _note(connection, stream, after, batch)
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop would compare
             fresh = file.with_suffix(f".{os.getpid()}")
             fresh.write_text(json.dumps(content | {"id": after}), encoding="utf-8")
             fresh.replace(file)
 
 
-def _streams(link: Link) -> Iterator[bytes]:
+def _streams(connection: StreamConnection) -> Iterator[bytes]:
     cursor: bytes | int = 0
     while True:
-        cursor, names = link.call("SCAN", cursor, "COUNT", 1000, "TYPE", "tstream")
+        cursor, names = connection.call("SCAN", cursor, "COUNT", 1000, "TYPE", "tstream")
         yield from names
         if int(cursor) == 0:
             return
@@ -63,30 +63,32 @@ def under_way(checkpoint: Path) -> int | None:
     return begun if begun > done else None
 
 
-def _copy_guard(link: Link, before: str, after: str, batch: int) -> None:
+def _copy_guard(connection: StreamConnection, before: str, after: str, batch: int) -> None:
     """Note the batch under the new id in the guard of counters, if it is noted under the old one."""
-    counted = link.call("GET", GUARD + before)
+    counted = connection.call("GET", GUARD + before)
     if counted is not None and int(counted) >= batch:
-        link.call("SET", GUARD + after, batch)
+        connection.call("SET", GUARD + after, batch)
 
 
-def _has(link: Link, stream: bytes, producer: str, batch: int) -> bool:
+def _has(connection: StreamConnection, stream: bytes, producer: str, batch: int) -> bool:
     """Whether a batch was committed to a stream.
 
     Nothing is staged under the token, so nothing can be committed here.
     """
     try:
-        link.call("TCOMMIT", stream, producer, batch, f"{producer}/{uuid.uuid4()}")
+        connection.call("TCOMMIT", stream, producer, batch, f"{producer}/{uuid.uuid4()}")
     except redis.ResponseError as error:
         return str(error).startswith("FENCED")  # a later one was
     return True
 
 
-def _note(link: Link, stream: bytes, producer: str, batch: int) -> None:
+def _note(connection: StreamConnection, stream: bytes, producer: str, batch: int) -> None:
     """Have the server remember a batch without rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _NO_ROWS) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=_NO_ROWS))
     token = f"{producer}/{uuid.uuid4()}"
-    link.call("TSTAGE", stream, token, "ARROW", sink.getvalue().to_pybytes())  # staged twice, it still has no rows
-    link.call("TCOMMIT", stream, producer, batch, token)
+    connection.call(
+        "TSTAGE", stream, token, "ARROW", sink.getvalue().to_pybytes()
+    )  # staged twice, it still has no rows
+    connection.call("TCOMMIT", stream, producer, batch, token)

@@ -28,8 +28,8 @@ from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegralType, 
 
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.keys import as_binary, check_keys
-from penstock.spark.link import GUARD, Fenced, Link
 from penstock.spark.options import LARGEST, OptionError, Options
+from penstock.spark.stream_connection import GUARD, Fenced, StreamConnection
 
 ROWS_TO_SUM = 100_000
 """A task adds up its rows whenever it has so many."""
@@ -166,23 +166,23 @@ def add(options: Options, messages: Sequence[Any], producer: str, number: int, e
     increments = _increments(messages, options)
     if not increments:
         return number
-    with Link(options) as link:
-        if link.is_cluster():
+    with StreamConnection(options) as connection:
+        if connection.is_cluster():
             raise OptionError("mode=increment counts each batch as one unit, which a cluster cannot do; use one server")
         commands: list[Sequence[Any]] = [each.command for each in increments]
         if options.ttl:
             commands += [("PEXPIRE", key, options.ttl) for key in dict.fromkeys(each.key for each in increments)]
         guard: tuple[Any, ...] = ("SET", GUARD + producer, number, *(("PX", GUARD_OF_ONE_WRITE) if expires else ()))
-        last, replies = link.once(guard, commands, lambda: _look_at_counters(link, increments))
+        last, replies = connection.once(guard, commands, lambda: _look_at_counters(connection, increments))
     for each, reply in zip(increments, replies, strict=False):
         if isinstance(reply, redis.ResponseError):  # another program changed it since we looked
             raise ValueError(f"{each.counter} cannot be added to: {reply}. The rest of this batch is counted")
     return last
 
 
-def _look_at_counters(link: Link, increments: Sequence[Increment]) -> None:
+def _look_at_counters(connection: StreamConnection, increments: Sequence[Increment]) -> None:
     """Raise ValueError if an existing value is not a number."""
-    for each, reply in zip(increments, link.many([each.look for each in increments]), strict=True):
+    for each, reply in zip(increments, connection.many([each.look for each in increments]), strict=True):
         if isinstance(reply, redis.ResponseError):
             raise ValueError(f"{each.counter} cannot be added to: {reply}. Nothing of this batch is counted")
         if not _can_add(reply or b"0", each):

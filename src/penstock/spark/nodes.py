@@ -16,8 +16,8 @@ import redis
 from penstock.client.api.sync import Client
 from penstock.client.cluster.sync import Cluster
 from penstock.protocol.slots import SLOTS
-from penstock.spark.link import is_wrong_type, unreachable
 from penstock.spark.options import OptionError, Options
+from penstock.spark.stream_connection import is_wrong_type, unreachable
 
 KEYS_A_SCAN = 1000
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from penstock.spark.link import Link
 from penstock.spark.options import parse
-from penstock.spark.session import Session
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.sql_files import short
+from penstock.spark.stream_connection import StreamConnection
 
 EVERY = 0.4  # seconds
 OVER = ("COMPLETED", "FAILED")
@@ -51,7 +51,7 @@ class Progress:
     Events come from the thread that runs, numbers from the one that watches; a lock is around both.
     """
 
-    def __init__(self, session: Session, url: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, session: PipelineSession, url: str, changed: Callable[[], None] = lambda: None) -> None:
         self._session = session
         self._changed = changed
         self._url = url
@@ -64,14 +64,14 @@ class Progress:
         self._thread = threading.Thread(target=self._watch, name="penstock-progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        self._link = Link(parse({"url": self._url, "retryTimeout": "1"}))
+        self._connection = StreamConnection(parse({"url": self._url, "retryTimeout": "1"}))
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._over.set()
         self._thread.join()
-        self._link.__exit__()
+        self._connection.__exit__()
 
     def begin_run(self) -> None:
         """Reset states and counts, which belong to one run. How far streams were read is kept."""
@@ -150,7 +150,7 @@ class Progress:
         if not streams:
             return
         try:
-            bounds = self._link.bounds(streams)
+            bounds = self._connection.bounds(streams)
         except Exception:  # the server is away; the flows themselves say so if it stays away
             return
         with self._lock:

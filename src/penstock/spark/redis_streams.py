@@ -23,10 +23,10 @@ from pyspark.sql.types import LongType, MapType, StringType, StructType, Timesta
 from penstock.spark.column_types import is_simple
 from penstock.spark.executor import freeze_imports
 from penstock.spark.keys import cast_text
-from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Places
 from penstock.spark.rows import BadEntry
 from penstock.spark.source import DataLoss
+from penstock.spark.stream_connection import StreamConnection
 
 ENTRIES_A_READ = 1000
 LAST_NUMBER = 2**64 - 1
@@ -101,9 +101,9 @@ def read_entries(options: Options, schema: StructType, wanted: EntryRange) -> It
     """The entries of a range, as the query wants them."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     at = Id.of(wanted.after).next
-    with Link(options) as link:
+    with StreamConnection(options) as connection:
         while at <= Id.of(wanted.last):
-            found = link.entries(wanted.stream, str(at), wanted.last, ENTRIES_A_READ)
+            found = connection.entries(wanted.stream, str(at), wanted.last, ENTRIES_A_READ)
             if not found:
                 return
             columns = [_column(field, wanted.stream, found, options) for field in arrow]
@@ -155,7 +155,7 @@ class _Ends:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.link = Link(options)
+        self.connection = StreamConnection(options)
 
     def starts(self) -> dict[str, Id]:
         return self._places(self._options.startingOffsets, self._options.startingTimestamp, "earliest")
@@ -164,12 +164,12 @@ class _Ends:
         return self._places(self._options.endingOffsets, self._options.endingTimestamp, "latest")
 
     def last(self, stream: str) -> Id:
-        found = self.link.last_entry(stream)
+        found = self.connection.last_entry(stream)
         return Id.of(found) if found else NOTHING
 
     def after(self, stream: str, place: Id, rows: int) -> Id:
         """The last of the next so many entries."""
-        found = self.link.entries(stream, str(place.next), "+", rows)
+        found = self.connection.entries(stream, str(place.next), "+", rows)
         return Id.of(found[-1][0]) if found else place
 
     def _places(self, places: Places, moment: int | None, otherwise: str) -> dict[str, Id]:
@@ -248,7 +248,7 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _need_reached(self, stream: str, reached: Id) -> None:
         """DataLoss if a stream that was read is gone or begun anew. One that is only empty keeps its last id."""
-        generated = self._ends.link.last_generated(stream)
+        generated = self._ends.connection.last_generated(stream)
         if generated is None or Id.of(generated) < reached:
             raise DataLoss(
                 f"stream {stream} was read up to {reached}, and it is gone or begun anew. To read it from its "
@@ -266,7 +266,7 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if "_ends" in self.__dict__:
-            self._ends.link.__exit__()
+            self._ends.connection.__exit__()
 
 
 def _told(places: dict[str, Id]) -> dict[str, str]:

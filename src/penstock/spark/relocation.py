@@ -31,10 +31,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.spark.identity import renew_identities
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.problems import Finding, Place, Problem
 from penstock.spark.project import Project
 from penstock.spark.project_file import STATE
-from penstock.spark.session import Session
 from penstock.spark.starting import METASTORE, WAREHOUSE
 
 _COLUMNS = (("DBS", "DB_LOCATION_URI"), ("SDS", "LOCATION"), ("SERDE_PARAMS", "PARAM_VALUE"))
@@ -78,7 +78,7 @@ def _record(project: Project) -> Path:
     return project.state / "place.json"
 
 
-def adapt_to_folder(project: Project, session: Session, url: str) -> str | None:
+def adapt_to_folder(project: Project, session: PipelineSession, url: str) -> str | None:
     """Make a project run where it is now. A sentence for the user if it was in another folder before.
 
     Call it before anything runs in the session.
@@ -124,7 +124,7 @@ def _need_storage_of_its_own(project: Project, before: Whereabouts) -> None:
         )
 
 
-def _of_metastore(project: Project, session: Session) -> Whereabouts | None:
+def _of_metastore(project: Project, session: PipelineSession) -> Whereabouts | None:
     """Where a project of version 0.1 was."""
     with _Metastore(project, session) as metastore:
         for location in metastore.query("SELECT DB_LOCATION_URI FROM APP.DBS WHERE NAME = 'default'"):
@@ -138,7 +138,7 @@ def _of_metastore(project: Project, session: Session) -> Whereabouts | None:
 class _Metastore:
     """A connection to a project's metastore, if it has one: the database is in the JVM, so that is where we ask."""
 
-    def __init__(self, project: Project, session: Session) -> None:
+    def __init__(self, project: Project, session: PipelineSession) -> None:
         self._connection: Any = None
         folder = project.state / METASTORE
         if folder.is_dir():
@@ -177,7 +177,7 @@ class _Metastore:
         statement.executeUpdate()
 
 
-def _rewrite_metastore(project: Project, session: Session, old: str) -> None:
+def _rewrite_metastore(project: Project, session: PipelineSession, old: str) -> None:
     """All of it in one transaction."""
     with _Metastore(project, session) as metastore:
         for table, column in _COLUMNS:
@@ -200,7 +200,7 @@ def _moved(text: str, folders: list[tuple[str, str]]) -> str:
     return text
 
 
-def _rewrite_logs(project: Project, session: Session, old: str) -> None:
+def _rewrite_logs(project: Project, session: PipelineSession, old: str) -> None:
     quoted = session.jvm.org.apache.hadoop.fs.Path  # quotes a path exactly as the logs have it
     folders = [(old, str(project.folder))]
     in_uris = (quoted(old).toUri().toString(), quoted(str(project.folder)).toUri().toString())

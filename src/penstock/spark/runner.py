@@ -20,11 +20,11 @@ from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectG
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
 from penstock.spark.catalog_file import CatalogNotKept
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, sentence
 from penstock.spark.progress import OVER, Progress
 from penstock.spark.project import Declarations, Project, declare
 from penstock.spark.selection import Selection
-from penstock.spark.session import Session
 
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z]+)")
 _FAILURE = re.compile(
@@ -53,7 +53,11 @@ class Runner:
     """See the top of this file."""
 
     def __init__(
-        self, project: Project, session: Session, progress: Progress, tell: Callable[[str], None] = lambda text: None
+        self,
+        project: Project,
+        session: PipelineSession,
+        progress: Progress,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._project = project
         self._session = session

@@ -29,9 +29,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 from penstock.schema.arrow_values import scalar_of
 from penstock.schema.columns import column_of
 from penstock.spark.executor import freeze_imports, query_of_task
-from penstock.spark.link import Fenced, Link
 from penstock.spark.options import OptionError, Options, need_target
 from penstock.spark.rows import looks_like_kafka
+from penstock.spark.stream_connection import Fenced, StreamConnection
 from penstock.spark.typed_rows import NOT_FIELDS, RowWriter, check_types, merge_schema, row_writer
 
 BYTES_A_STAGE = 8 << 20
@@ -100,11 +100,11 @@ def widen_and_check_schema(schema: StructType, options: Options) -> None:
     """
     if "entry" in schema.names or "stream" in schema.names:
         return
-    with Link(options) as link:
+    with StreamConnection(options) as connection:
         (stream,) = options.stream
         if options.mergeSchema:
-            merge_schema(link, stream, schema)
-        row_writer(link, stream, to_arrow_schema(schema, timezone="UTC"), options)
+            merge_schema(connection, stream, schema)
+        row_writer(connection, stream, to_arrow_schema(schema, timezone="UTC"), options)
 
 
 def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -112,8 +112,8 @@ def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> St
     freeze_imports()
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
-    with Link(options) as link:
-        stager, entries = _Stager(link, query), _Entries(link, options)
+    with StreamConnection(options) as connection:
+        stager, entries = _Stager(connection, query), _Entries(connection, options)
         for batch in batches:
             for stream, rows in _by_stream(batch, options):
                 stager.add(stream, entries.of(stream, rows))
@@ -124,8 +124,8 @@ def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> St
 class _Stager:
     """Collects the rows of each stream until they are enough for one command."""
 
-    def __init__(self, link: Link, query: str) -> None:
-        self._link = link
+    def __init__(self, connection: StreamConnection, query: str) -> None:
+        self._connection = connection
         self._prefix = f"{query}/{uuid.uuid4()}"
         self._number = 0
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
@@ -150,13 +150,13 @@ class _Stager:
             for batch in batches:
                 writer.write_batch(batch)
         payload = sink.getvalue().to_pybytes()
-        token = self._link.repeat(lambda: self._send(stream, payload))
+        token = self._connection.repeat(lambda: self._send(stream, payload))
         self.tokens.setdefault(stream, []).append(token)
 
     def _send(self, stream: str, payload: bytes) -> str:
         self._number += 1
         token = f"{self._prefix}/{self._number}"
-        self._link.stage(stream, token, payload)
+        self._connection.stage(stream, token, payload)
         return token
 
 
@@ -176,8 +176,8 @@ def _by_stream(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, p
 class _Entries:
     """Makes tags and entries of rows: of the column entry, or of typed columns."""
 
-    def __init__(self, link: Link, options: Options) -> None:
-        self._link = link
+    def __init__(self, connection: StreamConnection, options: Options) -> None:
+        self._connection = connection
         self._options = options
         self._typed: dict[str, RowWriter] = {}
 
@@ -188,7 +188,7 @@ class _Entries:
                 raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
         else:
             if stream not in self._typed:
-                self._typed[stream] = row_writer(self._link, stream, batch.schema, self._options)
+                self._typed[stream] = row_writer(self._connection, stream, batch.schema, self._options)
             entries = pa.array(self._typed[stream].entries(batch), pa.binary())
         rows = pa.RecordBatch.from_arrays([_tags(batch), entries], schema=_ENTRIES)
         if "time" in batch.schema.names:
@@ -222,8 +222,8 @@ def commit(options: Options, messages: Sequence[Any], producer: str, epoch: int,
     """Make what the tasks staged visible, all of it at once; runs on the driver."""
     commands = [*before, *_commits(messages, producer, epoch)]
     if commands:
-        with Link(options) as link:
-            link.together(*commands)
+        with StreamConnection(options) as connection:
+            connection.together(*commands)
 
 
 def commit_once(options: Options, messages: Sequence[Any], producer: str, epoch: int) -> None:
@@ -231,8 +231,8 @@ def commit_once(options: Options, messages: Sequence[Any], producer: str, epoch:
     away.
     """
     if commands := _commits(messages, producer, epoch):
-        with Link(options) as link:
-            link.together_unless_fenced(*commands)
+        with StreamConnection(options) as connection:
+            connection.together_unless_fenced(*commands)
         abort(options, messages)  # what was committed is no longer staged
 
 
@@ -247,11 +247,11 @@ def _commits(messages: Sequence[Any], producer: str, epoch: int) -> list[tuple[s
 
 def abort(options: Options, messages: Sequence[Any]) -> None:
     """Take away what the tasks staged; what a task staged that failed expires by itself."""
-    with Link(options) as link:
+    with StreamConnection(options) as connection:
         for each in messages:
             if each is not None:
                 for stream, names in each.tokens.items():
-                    link.call("TUNSTAGE", stream, *names)
+                    connection.call("TUNSTAGE", stream, *names)
 
 
 class StreamBatchWriter(DataSourceArrowWriter):
@@ -282,8 +282,8 @@ class StreamBatchWriter(DataSourceArrowWriter):
         """Commands that take away what is there now. Not simply all: repeated, because the reply to a commit was lost,
         that would take away what was committed."""
         targets = {stream for each in messages if each is not None for stream in each.tokens} | {*self._options.stream}
-        with Link(self._options) as link:
-            bounds = link.bounds(sorted(targets))
+        with StreamConnection(self._options) as connection:
+            bounds = connection.bounds(sorted(targets))
         return [
             ("TEVICT", stream, there_is.end - 1)
             for stream, there_is in bounds.items()

@@ -31,10 +31,10 @@ from penstock.protocol.address import without_secrets
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.filters import Wanted, narrow
-from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import METRICS, Bounds, Range, cut, limited
 from penstock.spark.rows import OWN_COLUMNS, Converter
+from penstock.spark.stream_connection import StreamConnection
 from penstock.spark.stream_schema import defaults_for, schema_of
 
 NOTHING = Bounds(1, 1)
@@ -64,24 +64,24 @@ def read_partition(
     """The messages of a range, as the query wants them."""
     freeze_imports()
     wanted = partition.range
-    with Link(options) as link:
-        letters = DeadLetters(link, options, schema, query, wanted) if options.deadLetterStream else None
+    with StreamConnection(options) as connection:
+        letters = DeadLetters(connection, options, schema, query, wanted) if options.deadLetterStream else None
         converter = Converter(schema, options, letters, partition.defaults)
         expected = wanted.start
-        for batch in link.read(wanted.stream, wanted.start, wanted.end):
+        for batch in connection.read(wanted.stream, wanted.start, wanted.end):
             first = batch.column("offset")[0].as_py()
             if first > expected:
-                _look_for_loss(link, options, Range(wanted.stream, expected, first))
+                _look_for_loss(connection, options, Range(wanted.stream, expected, first))
             expected = batch.column("offset")[-1].as_py() + 1
             if (left := filters.of_tags(batch)).num_rows:
                 yield converter.convert(wanted.stream, left)
         if expected < wanted.end:
-            _look_for_loss(link, options, Range(wanted.stream, expected, wanted.end))
+            _look_for_loss(connection, options, Range(wanted.stream, expected, wanted.end))
 
 
-def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
+def _look_for_loss(connection: StreamConnection, options: Options, missing: Range) -> None:
     """Find out why messages are missing: compaction, eviction, or another stream of the same name."""
-    bounds = link.bounds([missing.stream])[missing.stream]
+    bounds = connection.bounds([missing.stream])[missing.stream]
     if bounds is None:
         problem = "the stream no longer exists"
     elif bounds.first > missing.start:
@@ -108,7 +108,7 @@ class _Planner:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.link = Link(options)
+        self.connection = StreamConnection(options)
         self._defaults: dict[str, dict[str, str]] = {}
 
     def defaults(self, stream: str, columns: StructType) -> dict[str, str]:
@@ -120,18 +120,18 @@ class _Planner:
         if not options.typed or options.entryFormat != "json" or all(name in OWN_COLUMNS for name in columns.names):
             return {}
         if stream not in self._defaults:
-            schema = schema_of(self.link, stream, options)
+            schema = schema_of(self.connection, stream, options)
             self._defaults[stream] = defaults_for(columns, stream, schema) if schema is not None else {}
         return self._defaults[stream]
 
     def bounds(self) -> dict[str, Bounds]:
         """Every stream that is to be read; one that is named and does not exist is empty."""
-        names = list(self._options.stream) or self.link.streams(self._options.pattern)
-        return {stream: there_is or NOTHING for stream, there_is in self.link.bounds(names).items()}
+        names = list(self._options.stream) or self.connection.streams(self._options.pattern)
+        return {stream: there_is or NOTHING for stream, there_is in self.connection.bounds(names).items()}
 
     def need_existing(self) -> None:
         """A batch query of a stream that does not exist is a mistake."""
-        for stream, there_is in self.link.bounds(list(self._options.stream)).items():
+        for stream, there_is in self.connection.bounds(list(self._options.stream)).items():
             if there_is is None:
                 raise OptionError(f"there is no stream {stream!r} at {without_secrets(self._options.url)}")
 
@@ -147,7 +147,7 @@ class _Planner:
         self, bounds: dict[str, Bounds], places: Places, moment: int | None, otherwise: Place
     ) -> dict[str, int]:
         if moment is not None:
-            return {stream: self.link.place_at(stream, moment) for stream in bounds}
+            return {stream: self.connection.place_at(stream, moment) for stream in bounds}
         return {
             stream: _place(places.get(stream, otherwise) if isinstance(places, dict) else places, there_is)
             for stream, there_is in bounds.items()
@@ -196,7 +196,9 @@ class StreamBatchReader(DataSourceReader):
         for stream in bounds:
             planner.defaults(stream, self._schema)  # which also finds contradictions, of empty streams too
         if (since := self._wanted.since) is not None:
-            starts = {stream: max(start, planner.link.place_at(stream, since)) for stream, start in starts.items()}
+            starts = {
+                stream: max(start, planner.connection.place_at(stream, since)) for stream, start in starts.items()
+            }
         ranges = [
             Range(stream, max(starts[stream], self._wanted.first), min(ends[stream], self._wanted.end))
             for stream in bounds
@@ -301,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {stream: end - start.get(stream, 1) for stream, end in ends.items() if end > start.get(stream, 1)}
         if not waiting:
             return 1
-        total = sum(rows * self._planner.link.bytes_a_message(stream) for stream, rows in waiting.items())
+        total = sum(rows * self._planner.connection.bytes_a_message(stream) for stream, rows in waiting.items())
         return max(sum(waiting.values()) * size // total, 1)
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -313,7 +315,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         metrics = {
             each.stream: {
                 "rows": each.rows,
-                "bytes": each.rows * self._planner.link.bytes_a_message(each.stream) if each.rows else 0,
+                "bytes": each.rows * self._planner.connection.bytes_a_message(each.stream) if each.rows else 0,
                 "lag": max(ends.get(each.stream, each.end) - each.end, 0),
             }
             for each in self._planned
@@ -333,7 +335,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _without_what_never_was(self, new: Range) -> Range:
         """Leave out what a new stream evicted before the query saw it: that is no data loss of this query."""
-        bounds = self._planner.link.bounds([new.stream])[new.stream]
+        bounds = self._planner.connection.bounds([new.stream])[new.stream]
         return Range(new.stream, max(new.start, bounds.first), new.end) if bounds is not None else new
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -349,9 +351,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for stream, place in done.items():
             if self._published.get(stream) != place and place > 1:
-                self._planner.link.place_group(stream, self._options.group, place)
+                self._planner.connection.place_group(stream, self._options.group, place)
                 self._published[stream] = place
 
     def stop(self) -> None:
         if "_planner" in self.__dict__:
-            self._planner.link.__exit__()
+            self._planner.connection.__exit__()

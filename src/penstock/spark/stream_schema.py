@@ -21,9 +21,9 @@ from penstock.schema.parser import parse
 from penstock.schema.readable import can_be_read
 from penstock.schema.widening import narrowing
 from penstock.spark.entry_formats import format_of
-from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import default_schema
+from penstock.spark.stream_connection import StreamConnection
 
 _WAYS_OUT = "give the query columns, .schema('...'), or read raw entries, .option('typed', 'false')"
 
@@ -37,9 +37,9 @@ def columns_of(options: Options) -> StructType:
             return _with_fields(given.fields(), options)
         except InvalidSchema as error:
             raise OptionError(f"entryFormat={options.entryFormat}: {error}") from None
-    with Link(options) as link:
-        streams = list(options.stream) or link.streams(options.pattern)
-        schemas = {stream: schema_of(link, stream, options) for stream in streams}
+    with StreamConnection(options) as connection:
+        streams = list(options.stream) or connection.streams(options.pattern)
+        schemas = {stream: schema_of(connection, stream, options) for stream in streams}
     schema = _common(schemas)
     if schema is None:
         return default_schema(options)
@@ -61,12 +61,12 @@ def _with_fields(fields: pa.Schema, options: Options) -> StructType:
     return columns
 
 
-def schema_of(link: Link, stream: str, options: Options) -> Schema | None:
+def schema_of(connection: StreamConnection, stream: str, options: Options) -> Schema | None:
     """The schema of a stream, or the version of it that the query wants."""
     if options.schemaVersion is None:
-        fields = link.fields(stream)
+        fields = connection.fields(stream)
         return parse(fields) if fields is not None else None
-    fields = link.fields_of_version(stream, options.schemaVersion)
+    fields = connection.fields_of_version(stream, options.schemaVersion)
     if fields is None:
         raise OptionError(
             f"stream {stream} has no version {options.schemaVersion} of its schema (option schemaVersion); "

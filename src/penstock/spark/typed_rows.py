@@ -27,8 +27,8 @@ from penstock.schema.parser import parse
 from penstock.schema.widening import holds, merged
 from penstock.spark.column_types import can_read
 from penstock.spark.entry_formats import writer_of
-from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
+from penstock.spark.stream_connection import StreamConnection
 
 NOT_FIELDS = ("stream", "time", "tag")
 """Columns that say where a row goes, and what its time and its tag are."""
@@ -66,11 +66,11 @@ def fields_in(schema: pa.Schema) -> Schema:
         raise OptionError(f"the columns are no schema of a stream: {error}") from None
 
 
-def merge_schema(link: Link, stream: str, columns: StructType) -> None:
+def merge_schema(connection: StreamConnection, stream: str, columns: StructType) -> None:
     """Widen a stream's schema so that it holds the columns; OptionError if that would narrow it."""
-    found, fields = link.fields(stream), fields_in(to_arrow_schema(columns, timezone="UTC"))
+    found, fields = connection.fields(stream), fields_in(to_arrow_schema(columns, timezone="UTC"))
     if found is None:
-        link.set_fields(stream, str(fields))
+        connection.set_fields(stream, str(fields))
         return
     known = parse(found)
     try:
@@ -78,7 +78,7 @@ def merge_schema(link: Link, stream: str, columns: StructType) -> None:
     except InvalidSchema as error:
         raise OptionError(f"the schema of stream {stream} cannot be widened (option mergeSchema): {error}") from None
     if wider != known:
-        link.set_fields(stream, str(wider))
+        connection.set_fields(stream, str(wider))
 
 
 class RowWriter(Protocol):
@@ -88,11 +88,11 @@ class RowWriter(Protocol):
         """The entries of some rows, in order; ValueError for a row that does not fit."""
 
 
-def row_writer(link: Link, stream: str, columns: pa.Schema, options: Options) -> RowWriter:
+def row_writer(connection: StreamConnection, stream: str, columns: pa.Schema, options: Options) -> RowWriter:
     """A function that writes rows with these columns to a stream; OptionError if they cannot be written there."""
     if options.entryFormat == "json":
-        return TypedRows(link, stream, columns)
-    if link.fields(stream) is not None:
+        return TypedRows(connection, stream, columns)
+    if connection.fields(stream) is not None:
         raise OptionError(
             f"stream {stream} has a schema, which is one of JSON, and entryFormat is {options.entryFormat}: remove the "
             f"schema (TSCHEMA DEL {stream}), or write to another stream"
@@ -118,10 +118,10 @@ def _as_fields(rows: pa.RecordBatch) -> pa.RecordBatch:
 class TypedRows:
     """Makes JSON of rows for one stream."""
 
-    def __init__(self, link: Link, stream: str, columns: pa.Schema) -> None:
+    def __init__(self, connection: StreamConnection, stream: str, columns: pa.Schema) -> None:
         """OptionError if the stream has a schema that the columns do not fit."""
         self._stream = stream
-        found = link.fields(stream)
+        found = connection.fields(stream)
         self._schema = parse(found) if found is not None else None
         if self._schema is not None:
             check_columns_fit(stream, self._schema, fields_in(columns))

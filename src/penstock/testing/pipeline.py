@@ -30,12 +30,12 @@ import redis
 
 from penstock import Server
 from penstock.spark.options import URL_VARIABLE
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.progress import Progress
 from penstock.spark.project import load
 from penstock.spark.project_file import STATE
 from penstock.spark.runner import Runner
 from penstock.spark.selection import Selection
-from penstock.spark.session import Session
 from penstock.spark.sql_files import short
 from penstock.spark.starting import StartingSpark
 
@@ -45,7 +45,7 @@ SETTINGS = {"spark.master": "local[2]", "spark.sql.session.timeZone": "UTC"}
 class PipelineProject:
     """A project under test. `client` is for everything that the methods here do not cover."""
 
-    def __init__(self, folder: Path, session: Session) -> None:
+    def __init__(self, folder: Path, session: PipelineSession) -> None:
         self.url = os.environ[URL_VARIABLE]
         self.client: Any = redis.Redis.from_url(self.url)
         self.client.flushall()
@@ -94,16 +94,16 @@ def _parsed(entry: bytes) -> Any:
 
 
 @pytest.fixture(scope="session")
-def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineSession]:
     """Spark for all tests of this process, and a server, whose address Spark's processes inherit."""
     with Server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv(URL_VARIABLE, server.url)
-        with Session(StartingSpark(tmp_path_factory.mktemp("spark"), "tests", SETTINGS)) as session:
+        with PipelineSession(StartingSpark(tmp_path_factory.mktemp("spark"), "tests", SETTINGS)) as session:
             yield session
 
 
 @pytest.fixture
-def pipeline(spark_session: Session, tmp_path: Path) -> Iterator[Callable[[str | Path], PipelineProject]]:
+def pipeline(spark_session: PipelineSession, tmp_path: Path) -> Iterator[Callable[[str | Path], PipelineProject]]:
     """Call it with the folder of a project."""
     with contextlib.ExitStack() as stack:
 

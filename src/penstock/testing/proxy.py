@@ -92,10 +92,10 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._refusing = False
         self.bytes_per_second = 0.0  # of requests, on each connection; 0 is no limit
-        self._held: list[tuple[_Link, bytes, bytes | None]] | None = (
+        self._held: list[tuple[_PairedConnections, bytes, bytes | None]] | None = (
             None  # replies that are kept back, and for what command
         )
-        self._links: set[_Link] = set()
+        self._pairs: set[_PairedConnections] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-fault-proxy", daemon=True)
         self._listening = threading.Event()
@@ -217,7 +217,7 @@ class FaultProxy:
         self._listening.set()
         await self._stopping.wait()
         server.close()
-        while self._links:
+        while self._pairs:
             await self._end_all()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -237,28 +237,28 @@ class FaultProxy:
             writer.close()
             upstream[1].close()
             return
-        link = _Link(self, (reader, writer), upstream)
-        self._links.add(link)
+        pair = _PairedConnections(self, (reader, writer), upstream)
+        self._pairs.add(pair)
         try:
-            await link.run()
+            await pair.run()
         finally:
-            self._links.discard(link)
+            self._pairs.discard(pair)
 
     async def _end_all(self) -> None:
-        await asyncio.gather(*[link.end() for link in self._links])
+        await asyncio.gather(*[pair.end() for pair in self._pairs])
         await asyncio.sleep(0)  # their tasks end, too
 
     async def _release(self) -> None:
         held, self._held = self._held or [], None
-        for link, data, command in held:
-            if link in self._links:
-                link.deliver(data, command)
+        for pair, data, command in held:
+            if pair in self._pairs:
+                pair.deliver(data, command)
 
-    def keep_back(self, link: _Link, data: bytes, command: bytes | None) -> bool:
+    def keep_back(self, pair: _PairedConnections, data: bytes, command: bytes | None) -> bool:
         """Whether replies are held, and so is this one now."""
         if (held := self._held) is None:
             return False
-        held.append((link, data, command))
+        held.append((pair, data, command))
         return True
 
     # -- faults -------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class FaultProxy:
         return _Request(command, None)
 
 
-class _Link:
+class _PairedConnections:
     """One connection of a client and the one to the server behind it."""
 
     def __init__(

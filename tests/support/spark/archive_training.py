@@ -23,7 +23,7 @@ from penstock import Server
 from penstock.spark import class_archive, local_files
 from penstock.spark.class_archive import VARIABLE, ClassArchive, archive_for
 from penstock.spark.options import URL_VARIABLE
-from penstock.spark.session import Session
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.starting import StartingSpark
 
 PATIENCE = 100
@@ -86,7 +86,7 @@ def main(folder: Path) -> None:
         os.environ[URL_VARIABLE] = server.url
         write(client, 0)
         starting = StartingSpark(folder / "session", "training", SETTINGS)
-        with Session(starting) as session:
+        with PipelineSession(starting) as session:
             run(session, str(project(folder / "project", FLOWS)))
             rows = session.classic.read.format("penstock").option("stream", "in").schema("offset long, tag string")
             rows.load().where("offset > 50").groupBy("tag").count().collect()

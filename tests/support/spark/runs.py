@@ -20,12 +20,12 @@ from typing import Any
 from penstock.spark import progress as progress_module
 from penstock.spark.continuous import LiveFlows, Pace
 from penstock.spark.options import URL_VARIABLE
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.problems import Problem, RunFailed
 from penstock.spark.progress import EVERY, Progress
 from penstock.spark.project import load
 from penstock.spark.runner import Runner
 from penstock.spark.selection import Selection
-from penstock.spark.session import Session
 from penstock.spark.starting import StartingSpark
 
 SETTINGS = {"spark.master": "local[2]"}
@@ -34,7 +34,9 @@ SETTINGS = {"spark.master": "local[2]"}
 missing: list[str] = []
 
 
-def run(session: Session, folder: str, every: float = EVERY, **selection: Any) -> tuple[str, list[str], dict[str, int]]:
+def run(
+    session: PipelineSession, folder: str, every: float = EVERY, **selection: Any
+) -> tuple[str, list[str], dict[str, int]]:
     completed: dict[str, int] = {}
     progress_module.EVERY = every
 
@@ -51,7 +53,7 @@ def run(session: Session, folder: str, every: float = EVERY, **selection: Any) -
         return "ran", [], completed
 
 
-def stay(session: Session, folder: str, rows: dict[str, int]) -> tuple[str, list[str], dict[str, int]]:
+def stay(session: PipelineSession, folder: str, rows: dict[str, int]) -> tuple[str, list[str], dict[str, int]]:
     with Progress(session, os.environ[URL_VARIABLE]) as progress:
         runner = Runner(load(Path(folder)), session, progress)
         try:
@@ -66,13 +68,13 @@ def stay(session: Session, folder: str, rows: dict[str, int]) -> tuple[str, list
     return "ran", [], before
 
 
-def count(session: Session, table: str) -> int:
+def count(session: PipelineSession, table: str) -> int:
     session.classic.catalog.refreshTable(table)  # which files there are is remembered
     return session.classic.table(table).count()
 
 
 def main(folder: str) -> None:
-    with Session(StartingSpark(Path(folder), "runs", SETTINGS)) as session:
+    with PipelineSession(StartingSpark(Path(folder), "runs", SETTINGS)) as session:
         for line in sys.stdin:
             words = json.loads(line)
             if "count" in words:

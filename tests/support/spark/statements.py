@@ -14,11 +14,11 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from penstock.spark.catalog_file import CatalogNotKept
-from penstock.spark.session import Session
+from penstock.spark.pipeline_session import PipelineSession
 from penstock.spark.starting import StartingSpark
 
 
-def answer(session: Session, statement: str | None) -> Any:
+def answer(session: PipelineSession, statement: str | None) -> Any:
     try:
         if statement is None:
             session.check_catalog()
@@ -29,7 +29,7 @@ def answer(session: Session, statement: str | None) -> Any:
 
 
 def main(folder: str) -> None:
-    with Session(StartingSpark(Path(folder), "statements", {"spark.master": "local[2]"})) as session:
+    with PipelineSession(StartingSpark(Path(folder), "statements", {"spark.master": "local[2]"})) as session:
         for line in sys.stdin:
             sys.stdout.write(json.dumps(answer(session, json.loads(line)), default=str) + "\n")
             sys.stdout.flush()

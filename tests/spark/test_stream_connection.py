@@ -12,10 +12,9 @@ import pytest
 import redis
 
 from penstock import Server
-from penstock.spark import link as link_
-from penstock.spark import sink
-from penstock.spark.link import Link, ServerUnreachable
+from penstock.spark import sink, stream_connection
 from penstock.spark.options import OptionError, Options
+from penstock.spark.stream_connection import ServerUnreachable, StreamConnection
 from penstock.testing.proxy import FaultProxy
 from penstock.testing.redis import RedisServer
 
@@ -61,34 +60,34 @@ def entries(client: redis.Redis, stream: str = "s") -> list[bytes]:
 
 def test_a_long_range_is_read_in_windows_of_some_megabytes(proxy: FaultProxy, client: redis.Redis) -> None:
     fill(client)
-    with Link(through(proxy)) as link:
-        batches = list(link.read("s", 501, ROWS + 1))
+    with StreamConnection(through(proxy)) as connection:
+        batches = list(connection.read("s", 501, ROWS + 1))
     assert offsets(batches) == list(range(501, ROWS + 1))
-    assert len(batches) == -(-(ROWS - 500) * SIZE // link_.BYTES_A_READ)
-    assert max(batch.nbytes for batch in batches) < link_.BYTES_A_READ + 2 * SIZE
+    assert len(batches) == -(-(ROWS - 500) * SIZE // stream_connection.BYTES_A_READ)
+    assert max(batch.nbytes for batch in batches) < stream_connection.BYTES_A_READ + 2 * SIZE
 
 
 def test_a_message_larger_than_a_window_is_read(
     proxy: FaultProxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_, "BYTES_A_READ", 10)
+    monkeypatch.setattr(stream_connection, "BYTES_A_READ", 10)
     client.execute_command("TWRITE", "s", "ENTRIES", *[b"t", b"longer than ten bytes"] * 3)
-    with Link(through(proxy)) as link:
-        assert [batch.num_rows for batch in link.read("s", 1, 4)] == [1, 1, 1]
+    with StreamConnection(through(proxy)) as connection:
+        assert [batch.num_rows for batch in connection.read("s", 1, 4)] == [1, 1, 1]
 
 
 def test_a_cut_in_the_middle_of_a_window_is_not_seen(proxy: FaultProxy, client: redis.Redis) -> None:
     fill(client)
     fault = proxy.cut_mid_reply(1_000_000, b"TREAD", nth=3)
-    with Link(through(proxy)) as link:
-        assert offsets(list(link.read("s", 1, ROWS + 1))) == list(range(1, ROWS + 1))
+    with StreamConnection(through(proxy)) as connection:
+        assert offsets(list(connection.read("s", 1, ROWS + 1))) == list(range(1, ROWS + 1))
     assert fault.has_fired
 
 
 def test_a_server_that_goes_away_in_the_middle_of_a_range_is_named(proxy: FaultProxy, client: redis.Redis) -> None:
     fill(client)
-    with Link(through(proxy, patience=300)) as link:
-        windows = link.read("s", 1, ROWS + 1)
+    with StreamConnection(through(proxy, patience=300)) as connection:
+        windows = connection.read("s", 1, ROWS + 1)
         next(windows)
         proxy.refuse_connections()
         proxy.cut_connections()
@@ -112,28 +111,31 @@ def test_a_server_that_is_away_is_asked_until_the_timeout_is_over(monkeypatch: p
     def ask() -> None:
         raise redis.ConnectionError("refused")
 
-    monkeypatch.setattr(link_, "time", Clock)
-    with Link(Options(retryTimeout=3000)) as link, pytest.raises(ServerUnreachable, match="for 3 seconds"):
-        link.repeat(ask)
+    monkeypatch.setattr(stream_connection, "time", Clock)
+    with (
+        StreamConnection(Options(retryTimeout=3000)) as connection,
+        pytest.raises(ServerUnreachable, match="for 3 seconds"),
+    ):
+        connection.repeat(ask)
     assert now == pytest.approx(3.0)
 
 
 def test_a_server_that_is_not_penstock_is_named(theirs: RedisServer) -> None:
     with (
-        Link(Options(url=theirs.url, stream=("s",))) as link,
+        StreamConnection(Options(url=theirs.url, stream=("s",))) as connection,
         pytest.raises(
             OptionError,
             match=rf"the server at {theirs.url}.* is not a Penstock server: it does not know the command TREAD",
         ),
     ):
-        link.bounds(["s"])
+        connection.bounds(["s"])
 
 
 def test_a_reader_that_stops_early_leaves_no_thread_behind(proxy: FaultProxy, client: redis.Redis) -> None:
     fill(client)
     proxy.swallow(b"TREAD", nth=2)
-    with Link(through(proxy)) as link:
-        windows = link.read("s", 1, ROWS + 1)
+    with StreamConnection(through(proxy)) as connection:
+        windows = connection.read("s", 1, ROWS + 1)
         next(windows)
         windows.close()  # type: ignore[attr-defined]
     for thread in threading.enumerate():
@@ -146,8 +148,8 @@ def test_entries_that_may_have_been_staged_are_staged_again_under_another_token(
     proxy: FaultProxy, client: redis.Redis
 ) -> None:
     fault = proxy.cut_after_execution(b"TSTAGE")
-    with Link(through(proxy)) as link:
-        stager = sink._Stager(link, "query")
+    with StreamConnection(through(proxy)) as connection:
+        stager = sink._Stager(connection, "query")
         stager.add("s", pa.RecordBatch.from_pylist([{"tag": b"t", "entry": b"once"}], sink._ENTRIES))
         stager.flush_all()
     assert fault.has_fired
@@ -182,9 +184,12 @@ def test_what_a_worker_imported_is_out_of_the_collectors_sight() -> None:
 def test_a_server_that_is_away_is_told_of_before_the_query_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_, "SILENT_FOR", 0.1)
-    with Link(Options(url="redis://:secret@127.0.0.1:1", retryTimeout=500)) as link, pytest.raises(ServerUnreachable):
-        link.call("PING")
+    monkeypatch.setattr(stream_connection, "SILENT_FOR", 0.1)
+    with (
+        StreamConnection(Options(url="redis://:secret@127.0.0.1:1", retryTimeout=500)) as connection,
+        pytest.raises(ServerUnreachable),
+    ):
+        connection.call("PING")
     said = capsys.readouterr().err
     assert said.startswith("penstock: no answer from the server at redis://127.0.0.1:1 yet: ")
     assert said.endswith("s more (option retryTimeout)\n")

@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 class Lost(Exception):
     """The connection is lost, or could not be made. Unless the caller tries again, it ends the program."""
 
-    def __init__(self, link: Link, error: Exception) -> None:
+    def __init__(self, server: RemoteServer, error: Exception) -> None:
         super().__init__(str(error))
-        self._link = link
+        self._server = server
         self.is_unknown_host = isinstance(error.__context__, socket.gaierror)
 
     def end(self) -> NoReturn:
-        self._link.fail(f"lost {self._link.place} ({self})")
+        self._server.fail(f"lost {self._server.place} ({self})")
 
 
 def _place(url: str, is_shard: bool) -> str:
@@ -63,7 +63,7 @@ def _place(url: str, is_shard: bool) -> str:
     return f"{parts.hostname or '127.0.0.1'}:{parts.port or 6379}"
 
 
-class Link:
+class RemoteServer:
     """A connection to a Penstock server on behalf of a subcommand, which its messages name."""
 
     def __init__(self, url: str, subcommand: str) -> None:

@@ -22,7 +22,7 @@ MOST_OF_USER = 100
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """A logged-in browser."""
 
     login: Login
@@ -34,13 +34,13 @@ class Session:
     used: float = field(default_factory=time.monotonic)
 
 
-class Sessions:
+class BrowserSessions:
     """All sessions by the value of their cookie."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, BrowserSession] = {}
 
-    async def begin(self, session: Session) -> str:
+    async def begin(self, session: BrowserSession) -> str:
         """Keep a session; the value of its cookie. The one that was idle longest makes room, first of the same user."""
         for name in [name for name, each in self._sessions.items() if time.monotonic() - each.used > IDLE]:
             await self.end(name)
@@ -53,7 +53,7 @@ class Sessions:
         self._sessions[name] = session
         return name
 
-    def find(self, name: str | None) -> Session:
+    def find(self, name: str | None) -> BrowserSession:
         session = self._sessions.get(name or "")
         if session is None or time.monotonic() - session.used > IDLE:
             raise NotLoggedIn("Log in first.")

@@ -120,7 +120,7 @@ def not_a_stream(stream: str, options: Options) -> OptionError:
     )
 
 
-class Link:
+class StreamConnection:
     """See the top of this file."""
 
     def __init__(self, options: Options) -> None:
@@ -130,7 +130,7 @@ class Link:
             options.url, protocol=2, delivery=Delivery.AT_MOST_ONCE, command_timeout=None, socket_timeout=SILENCE
         )
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> StreamConnection:
         return self
 
     def __exit__(self, *exc: object) -> None:

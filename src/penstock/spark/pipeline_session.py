@@ -24,7 +24,7 @@ def _is_plain(path: Path) -> bool:
     return path.as_uri() == f"file://{path}"
 
 
-class Session:
+class PipelineSession:
     """A JVM with Spark in it. `spark` is what projects use, `classic` looks behind it."""
 
     def __init__(self, starting: StartingSpark) -> None:
@@ -76,7 +76,7 @@ class Session:
             self._names[folder].symlink_to(folder)
         return f"file://{self._names.get(folder, folder)}"
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> PipelineSession:
         return self
 
     def __exit__(self, *exc: object) -> None:
