@@ -17,7 +17,7 @@ from tests.support.client.memory import awaited_until_full
 import penstock
 from penstock import aio
 from penstock.client.cluster.core import ClusterCore
-from penstock.client.cluster.effects import Exchange, Logic
+from penstock.client.cluster.driver_requests import Exchange, Logic
 from penstock.client.cluster.sharing import as_batch
 from penstock.client.errors import BufferFull
 from penstock.testing.cluster import RedisCluster
@@ -45,9 +45,9 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
 
     def begin(number: int) -> tuple[Any, ...]:
         logic = make(core, number, value)
-        effect = logic.send(None)
-        assert isinstance(effect, Exchange)
-        return logic, effect, [as_batch(batch, 1.0) for batch in effect.batches]
+        request = logic.send(None)
+        assert isinstance(request, Exchange)
+        return logic, request, [as_batch(batch, 1.0) for batch in request.batches]
 
     begin(0)[0].close()
     held: list[Any] = []

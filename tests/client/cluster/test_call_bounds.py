@@ -13,7 +13,7 @@ import penstock
 from penstock import aio
 from penstock.client.cluster.bounds import Bounds, Hold
 from penstock.client.cluster.core import ClusterCore
-from penstock.client.cluster.effects import Room
+from penstock.client.cluster.driver_requests import Room
 from penstock.client.errors import BufferFull
 
 

@@ -12,7 +12,7 @@ from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Logic, NodeBatch, Pause
+from penstock.client.cluster.driver_requests import Logic, NodeBatch, Pause
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.transaction import Transaction
@@ -94,12 +94,12 @@ def pausing(logic: Logic, at: int, act: Any) -> Logic:
     result, pauses = None, 0
     try:
         while True:
-            effect = logic.send(result)
-            if isinstance(effect, Pause):
+            request = logic.send(result)
+            if isinstance(request, Pause):
                 pauses += 1
                 if pauses == at:
                     act()
-            result = yield effect
+            result = yield request
     except StopIteration as end:
         return end.value
 

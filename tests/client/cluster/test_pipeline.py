@@ -8,7 +8,7 @@ import pytest
 import redis
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Refresh, Rules
+from penstock.client.cluster.driver_requests import Exchange, NodeBatch, Outcome, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import NodeBatch
+from penstock.client.cluster.driver_requests import NodeBatch
 from penstock.client.cluster.errors import REFUSALS
 from penstock.client.cluster.pipeline import PENDING, PackedPipeline
 from penstock.client.cluster.plan import Plan

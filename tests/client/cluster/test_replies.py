@@ -11,7 +11,7 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.client.cluster.effects import NodeBatch
+from penstock.client.cluster.driver_requests import NodeBatch
 from penstock.client.cluster.errors import Moved, decode_error
 from penstock.client.cluster.replies import NodeReplyReader
 

@@ -15,7 +15,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.core import ClusterCore
-from penstock.client.cluster.effects import Exchange, NodeBatch
+from penstock.client.cluster.driver_requests import Exchange, NodeBatch
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
@@ -240,8 +240,8 @@ def test_a_blocking_command_may_take_its_own_time_besides(words: tuple[Any, ...]
     core.topology.map = Model().map
     core.topology.table = CommandTable.parse([[b"blpop", -3, [b"write"], 1, -2, 1]])
     logic = core.call(words, {})
-    effect = logic.send(None)
-    assert isinstance(effect, Exchange) and effect.until == until
+    request = logic.send(None)
+    assert isinstance(request, Exchange) and request.until == until
     logic.close()
 
 

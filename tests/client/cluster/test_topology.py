@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.cluster.effects import Exchange, Outcome, Rules
+from penstock.client.cluster.driver_requests import Exchange, Outcome, Rules
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots
 from penstock.client.cluster.topology import Topology
@@ -73,9 +73,9 @@ class World:
         result: Any = None
         try:
             while True:
-                effect = logic.send(result)
-                assert isinstance(effect, Exchange)
-                (batch,) = effect.batches
+                request = logic.send(result)
+                assert isinstance(request, Exchange)
+                (batch,) = request.batches
                 self.asked.append(batch.address)
                 replies = [self.rows, COMMAND][: len(batch.pieces)]
                 alive = batch.address in self.alive

@@ -2,7 +2,7 @@
 
 The logic is generators without I/O; sync.py and aio.py only drive them:
 
-    slot_map, routing, effects, errors     the owner of a slot, the slot of a command, the effects of logic
+    slot_map, routing, driver_requests, errors    the owner of a slot, the slot of a command, what logic asks for
       ^
     bounds                                 how much may wait for replies, and the counters
       ^

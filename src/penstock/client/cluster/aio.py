@@ -32,7 +32,7 @@ from penstock.client.cluster.aio_connections import AioNodePool
 from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
-from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.node_methods import NodeMethods
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import AioClusterScript
@@ -194,16 +194,16 @@ class Cluster(  # type: ignore[misc]
         result: Any = None
         try:
             while True:
-                effect = logic.send(result)
-                if isinstance(effect, Exchange):
-                    result = await self._pool.exchange(effect)
-                elif isinstance(effect, Refresh):
-                    result = await self._refresh(effect)
-                elif isinstance(effect, Pause):
-                    await asyncio.sleep(effect.seconds)
+                request = logic.send(result)
+                if isinstance(request, Exchange):
+                    result = await self._pool.exchange(request)
+                elif isinstance(request, Refresh):
+                    result = await self._refresh(request)
+                elif isinstance(request, Pause):
+                    await asyncio.sleep(request.seconds)
                     result = None
                 else:
-                    await self._wait_for_room(effect)
+                    await self._wait_for_room(request)
                     result = None
         except StopIteration as end:
             return end.value

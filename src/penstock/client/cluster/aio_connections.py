@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from penstock.client.cluster.bounds import Bounds
-from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
+from penstock.client.cluster.driver_requests import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, Key, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (

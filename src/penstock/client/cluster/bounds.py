@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from penstock.client.cluster.effects import Rules
+from penstock.client.cluster.driver_requests import Rules
 from penstock.client.delivery import Counters
 from penstock.client.engine.batch import WORD_BYTES
 from penstock.client.errors import BufferFull, DeliveryError, NotSent

@@ -10,7 +10,7 @@ import redis
 
 from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.core import ClusterCore, Options, raise_first
-from penstock.client.cluster.effects import Effect, Rules
+from penstock.client.cluster.driver_requests import DriverRequest, Rules
 from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import shown
@@ -167,10 +167,10 @@ class PipelineBody:
         """After `watch` and the reading: commands from here on wait for `execute`."""
         self.calls.multi()
 
-    def _running(self) -> Generator[Effect, Any, list[Any]]:
+    def _running(self) -> Generator[DriverRequest, Any, list[Any]]:
         """The generator that the driver runs for `execute`."""
         calls = self.calls
-        logic: Generator[Effect, Any, list[Any]] = self._core.pipeline(
+        logic: Generator[DriverRequest, Any, list[Any]] = self._core.pipeline(
             calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules),
             self._core.rules.split if self._split is None else self._split,
         )  # fmt: skip
@@ -182,10 +182,10 @@ class PipelineBody:
             raise_first(self.calls.commands, results)
         return results
 
-    def _watching(self, names: tuple[Any, ...]) -> Generator[Effect, Any, Any]:
+    def _watching(self, names: tuple[Any, ...]) -> Generator[DriverRequest, Any, Any]:
         """The generator that the driver runs for `watch`."""
         transaction = self.calls.start_watching(self._core.rules)
-        logic: Generator[Effect, Any, Any] = self._core.immediate(transaction, ("WATCH", *names), {}, watch=True)
+        logic: Generator[DriverRequest, Any, Any] = self._core.immediate(transaction, ("WATCH", *names), {}, watch=True)
         return logic
 
     def _release(self) -> None:

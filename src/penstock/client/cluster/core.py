@@ -1,6 +1,6 @@
 """The logic that the blocking and the asyncio cluster client share: everything but the waiting.
 
-Calls become logic (generators of effects, effects.py); sync.py and aio.py only drive it. The law of this
+Calls become logic (generators of requests, driver_requests.py); sync.py and aio.py only drive it. The law of this
 file: nothing here blocks, and nothing here knows whether it is awaited.
 """
 
@@ -21,7 +21,7 @@ from penstock.client.api.calls import read_reply
 from penstock.client.api.pipeline import decoded_alone
 from penstock.client.api.stream_replies import CALLBACKS
 from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
-from penstock.client.cluster.effects import Effect, NodeBatch, Outcome, Refresh, Room, Rules
+from penstock.client.cluster.driver_requests import DriverRequest, NodeBatch, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plain import PlainCall
@@ -125,7 +125,7 @@ class ClusterCore:
 
     # -- logic --------------------------------------------------------------------------------------------------
 
-    def ready(self, until: float | None = None) -> Generator[Effect, Any, tuple[SlotMap, CommandTable]]:
+    def ready(self, until: float | None = None) -> Generator[DriverRequest, Any, tuple[SlotMap, CommandTable]]:
         """The topology, asked for before the first command."""
         if self.topology.table is None:
             yield Refresh(until=self.rules.until(self.rules.clock()) if until is None else until)
@@ -154,7 +154,7 @@ class ClusterCore:
             plain.repeats = False
         return plain
 
-    def after(self, plain: PlainCall, outcome: Outcome) -> Generator[Effect, Any, Any]:
+    def after(self, plain: PlainCall, outcome: Outcome) -> Generator[DriverRequest, Any, Any]:
         """Handle a plain call whose first reply is an error or is missing."""
         done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
         assert topology.table is not None
@@ -167,7 +167,7 @@ class ClusterCore:
             self.bounds.leave(plain, done)
         return reply
 
-    def call(self, arguments: Call, options: Options) -> Generator[Effect, Any, Any]:
+    def call(self, arguments: Call, options: Options) -> Generator[DriverRequest, Any, Any]:
         """One command, its reply as redis-py gives it."""
         started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
@@ -186,7 +186,9 @@ class ClusterCore:
         replies = [self.read(arguments, options, reply) for reply in (result if isinstance(result, list) else [result])]
         return replies[0] if len(replies) == 1 else dict(zip(map(shown, chosen), replies, strict=True))
 
-    def bulk(self, calls: Sequence[Call], raw: Container[int] | None = None) -> Generator[Effect, Any, list[Any]]:
+    def bulk(
+        self, calls: Sequence[Call], raw: Container[int] | None = None
+    ) -> Generator[DriverRequest, Any, list[Any]]:
         """Ready commands, their replies as the server gives them; errors among them, in their places."""
         started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
@@ -201,7 +203,7 @@ class ClusterCore:
         strategy: Strategy,
         transaction: Transaction | None,
         split: bool,
-    ) -> Generator[Effect, Any, Any]:
+    ) -> Generator[DriverRequest, Any, Any]:
         """One result a call, in call order, as the server gave it."""
         started, repeats, rules = self.rules.clock(), self.rules.repeats, self.rules
         logic: _Body
@@ -229,7 +231,7 @@ class ClusterCore:
 
     def immediate(
         self, transaction: Transaction, arguments: Call, options: Options, watch: bool = False
-    ) -> Generator[Effect, Any, Any]:
+    ) -> Generator[DriverRequest, Any, Any]:
         """WATCH, or a command between WATCH and MULTI."""
         started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
@@ -240,7 +242,7 @@ class ClusterCore:
         reply = yield from self._held(plan, started, partial(transaction.immediate, plan, watch, slot_map))
         return self.read(arguments, options, reply)
 
-    def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[Effect, Any, Any]:
+    def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[DriverRequest, Any, Any]:
         """Run logic within the bounds on what is held and within its time, and count what it does."""
         until, done, bounds = self.rules.until(started, plan.patience), ClusterCounters(), self.bounds
         hold = Hold(len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
@@ -341,7 +343,7 @@ _FROM_QUERY: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("patience", "refresh_interval", "command_timeout", "backoff_base", "backoff_cap"), float),
     **dict.fromkeys(("split", "read_from_replicas"), to_bool),
 }
-_Body = Callable[..., Generator[Effect, Any, Any]]
+_Body = Callable[..., Generator[DriverRequest, Any, Any]]
 """Logic that takes `until` and `done`."""
 _FIRST = frozenset({0})
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 from redis.exceptions import AskError, SlotNotCoveredError, TryAgainError
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.driver_requests import DriverRequest, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,
     Moved,
@@ -81,17 +81,17 @@ class PackedPipeline:
         self._stale = False  # the map needs a refresh
         self._progress: float | None = None  # when a command was last finished, or the first trouble began
 
-    def run(self) -> Generator[Effect, Any, list[Any]]:
+    def run(self) -> Generator[DriverRequest, Any, list[Any]]:
         """Drive every command to its result: a reply, or the exception that says how far it came."""
         pending = range(len(self.results))
         return self._go_on(pending, self._next_round(pending))
 
-    def run_after(self, batch: NodeBatch, outcome: Outcome) -> Generator[Effect, Any, list[Any]]:
+    def run_after(self, batch: NodeBatch, outcome: Outcome) -> Generator[DriverRequest, Any, list[Any]]:
         """As `run`, when the first round is over already."""
         batches = self._take(batch, outcome)
         return self._go_on(self._without_result(range(len(self.results))), batches)
 
-    def _go_on(self, pending: Sequence[int], batches: list[NodeBatch]) -> Generator[Effect, Any, list[Any]]:
+    def _go_on(self, pending: Sequence[int], batches: list[NodeBatch]) -> Generator[DriverRequest, Any, list[Any]]:
         rules = self._rules
         while pending:
             if batches:

@@ -3,7 +3,7 @@
 Such a command needs no plan if its node answers normally. One object is both the batch that the core queues and the
 unit that the bounds count. Errors go to `ClusterCore.after`, as the outcome of a first round.
 
-Rejected: the same logic with cheaper effects. Nested generators and coroutines were a third of the cost of a call.
+Rejected: the same logic with cheaper requests. Nested generators and coroutines were a third of the cost of a call.
 """
 
 from __future__ import annotations

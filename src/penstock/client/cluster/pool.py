@@ -23,7 +23,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from penstock.client.cluster.bounds import Bounds
-from penstock.client.cluster.effects import NodeBatch, Outcome, Rules
+from penstock.client.cluster.driver_requests import NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
 from penstock.client.cluster.sharing import WAS_CLOSED, closed, out_of_time, outcome_of, reason
 from penstock.client.cluster.slot_map import Address

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import hiredis
 import redis
 
-from penstock.client.cluster.effects import NodeBatch
+from penstock.client.cluster.driver_requests import NodeBatch
 from penstock.client.cluster.errors import Moved, decode_error
 from penstock.client.delivery import State
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from penstock.client.cluster.effects import NodeBatch, Rules
+from penstock.client.cluster.driver_requests import NodeBatch, Rules
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap

@@ -20,7 +20,7 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError
 
-from penstock.client.cluster.effects import NodeBatch, Outcome
+from penstock.client.cluster.driver_requests import NodeBatch, Outcome
 from penstock.client.cluster.errors import Moved, TimeIsUp, TooManyConnections
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import Delivery, Settings, State

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.client.choice_by_name import chosen
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.driver_requests import DriverRequest, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, unsent
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import UNKEYED, Call, Plan
@@ -57,7 +57,7 @@ def make_plan(
 
 def packed(
     plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
-) -> Generator[Effect, Any, list[Any]]:
+) -> Generator[DriverRequest, Any, list[Any]]:
     """One batch a node; `until` and `done` as for all of these: when the call's time is up, and where it counts what it
     does.
     """
@@ -68,7 +68,7 @@ def packed(
 def sequential(
     calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules, raw: Container[int] = frozenset(),
     split: bool = False, repeats: bool = True, until: float = math.inf, done: ClusterCounters | None = None,
-) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
+) -> Generator[DriverRequest, Any, list[Any]]:  # fmt: skip
     """One command after the other. The first that ends without a reply ends the pipeline: what follows is not sent."""
     make_plan(calls, table, split, slot_map)  # what must be refused is refused before the first is sent
     done = done or ClusterCounters()
@@ -104,7 +104,7 @@ _INFO = pack(b"CLUSTER", b"INFO")
 
 def two_step(
     plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
-) -> Generator[Effect, Any, list[Any]]:
+) -> Generator[DriverRequest, Any, list[Any]]:
     """Ask every node concerned whether it serves its slots and none of them moves; send only when all say yes.
 
     Between the two steps a migration may begin all the same; what is then redirected is handled as in a packed

@@ -38,7 +38,7 @@ from penstock.client.api.streams import StreamCommands
 from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
-from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.node_methods import NodeMethods
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import ClusterScript
@@ -206,16 +206,16 @@ class Cluster(ClusterBody, NodeMethods, StreamCommands, QuickCommands, RedisModu
         result: Any = None
         try:
             while True:
-                effect = logic.send(result)
-                if isinstance(effect, Exchange):
-                    result = self._pool.exchange(effect)
-                elif isinstance(effect, Refresh):
-                    result = self._refresh(effect)
-                elif isinstance(effect, Pause):
-                    time.sleep(effect.seconds)
+                request = logic.send(result)
+                if isinstance(request, Exchange):
+                    result = self._pool.exchange(request)
+                elif isinstance(request, Refresh):
+                    result = self._refresh(request)
+                elif isinstance(request, Pause):
+                    time.sleep(request.seconds)
                     result = None
                 else:
-                    self._wait_for_room(effect)
+                    self._wait_for_room(request)
                     result = None
         except StopIteration as end:
             return end.value

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.client.cluster.bounds import Bounds
-from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
+from penstock.client.cluster.driver_requests import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (

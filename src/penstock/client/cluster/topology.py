@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError
 
-from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Rules
+from penstock.client.cluster.driver_requests import DriverRequest, Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
@@ -56,7 +56,7 @@ class Topology:
         if any(self.map.owners[slot] != address for slot, address in moves.items()):
             self.map = self.map.with_moves(moves)
 
-    def refresh(self, moves: Mapping[int, Address], until: float = math.inf) -> Generator[Effect, Any, SlotMap]:
+    def refresh(self, moves: Mapping[int, Address], until: float = math.inf) -> Generator[DriverRequest, Any, SlotMap]:
         """Ask one node after the other until one knows: those that MOVED named first, they know of their slots best."""
         if self.table is not None and self._rules.clock() >= until:
             self.learn(moves)

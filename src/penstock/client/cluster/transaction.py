@@ -18,7 +18,16 @@ import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Effect, Exchange, Lane, NodeBatch, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.driver_requests import (
+    DriverRequest,
+    Exchange,
+    Lane,
+    NodeBatch,
+    Outcome,
+    Pause,
+    Refresh,
+    Rules,
+)
 from penstock.client.cluster.errors import (
     REFUSALS,
     CrossSlotRefused,
@@ -66,7 +75,7 @@ class Transaction:
 
     def immediate(
         self, plan: Plan, watch: bool, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None
-    ) -> Generator[Effect, Any, Any]:
+    ) -> Generator[DriverRequest, Any, Any]:
         """WATCH, or a command between WATCH and MULTI; the reply, or an exception."""
         self._begin(until, done)
         slot = single_slot(plan)
@@ -75,7 +84,9 @@ class Transaction:
         (reply,) = yield from self._counted(self._immediate(plan, watch, slot, slot_map), 1)
         return reply
 
-    def _immediate(self, plan: Plan, watch: bool, slot: int, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
+    def _immediate(
+        self, plan: Plan, watch: bool, slot: int, slot_map: SlotMap
+    ) -> Generator[DriverRequest, Any, list[Any]]:
         name = name_of(plan.commands[0])
         while True:
             first = self._node is None
@@ -116,7 +127,7 @@ class Transaction:
         until: float = math.inf,
         done: ClusterCounters | None = None,
         is_raw: bool = False,
-    ) -> Generator[Effect, Any, list[Any]]:
+    ) -> Generator[DriverRequest, Any, list[Any]]:
         """One result a command, not decoded if `is_raw`; WatchError if a watched key was changed."""
         self._begin(until, done)
         slot = single_slot(plan)
@@ -124,7 +135,9 @@ class Transaction:
             raise CrossSlotRefused("a transaction", {plan.route(0).keys[0]: slot, b"what is watched": self._slot})
         return (yield from self._counted(self._execute(plan, slot, slot_map, is_raw), len(plan.commands)))
 
-    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap, is_raw: bool) -> Generator[Effect, Any, list[Any]]:
+    def _execute(
+        self, plan: Plan, slot: int, slot_map: SlotMap, is_raw: bool
+    ) -> Generator[DriverRequest, Any, list[Any]]:
         ask: Address | None = None
         while True:
             node = (
@@ -176,7 +189,9 @@ class Transaction:
         self._attempt, self._started, self._until, self._refusal = 0, self._rules.clock(), until, None
         self._done = done or ClusterCounters()
 
-    def _counted(self, logic: Generator[Effect, Any, list[Any]], count: int) -> Generator[Effect, Any, list[Any]]:
+    def _counted(
+        self, logic: Generator[DriverRequest, Any, list[Any]], count: int
+    ) -> Generator[DriverRequest, Any, list[Any]]:
         """Count a step's commands by what they ended with."""
         try:
             results = yield from logic
@@ -260,7 +275,7 @@ class Transaction:
 
     def _again(
         self, reason: Exception, outcome: Outcome, node: Address, slot_map: SlotMap
-    ) -> Generator[Effect, Any, SlotMap | None]:
+    ) -> Generator[DriverRequest, Any, SlotMap | None]:
         """The map and the moment for another attempt; None when there is none."""
         rules = self._rules
         self._attempt += 1

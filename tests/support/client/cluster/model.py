@@ -15,7 +15,7 @@ from typing import Any
 
 import hiredis
 
-from penstock.client.cluster.effects import Exchange, Logic, NodeBatch, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.driver_requests import Exchange, Logic, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import decode_error
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
@@ -113,16 +113,16 @@ class Model:
             return Outcome(replies)
         return Outcome(replies[: cut[1]], ConnectionResetError("cut"), accepted=sum(map(len, batch.pieces[:executed])))
 
-    def exchange_all(self, effect: Exchange) -> list[Outcome]:
+    def exchange_all(self, request: Exchange) -> list[Outcome]:
         """One batch after the other, and then those that follow them."""
         outcomes: list[Outcome] = []
-        batches = deque(effect.batches)
+        batches = deque(request.batches)
         while batches:
             batch = batches.popleft()
             outcomes.append(self.exchange(batch))
-            if effect.then is not None:
-                batches += effect.then(batch, outcomes[-1])
-        return outcomes[: len(effect.batches)]
+            if request.then is not None:
+                batches += request.then(batch, outcomes[-1])
+        return outcomes[: len(request.batches)]
 
     # -- being driven -------------------------------------------------------------------------------------------
 
@@ -139,15 +139,15 @@ class Model:
         result: Any = None
         try:
             while True:
-                effect = logic.send(result)
-                if isinstance(effect, Exchange):
-                    result = self.exchange_all(effect)
-                elif isinstance(effect, Refresh):
+                request = logic.send(result)
+                if isinstance(request, Exchange):
+                    result = self.exchange_all(request)
+                elif isinstance(request, Refresh):
                     self.refreshes += 1
-                    result = self.map.with_moves(effect.moves)
+                    result = self.map.with_moves(request.moves)
                 else:
-                    assert isinstance(effect, Pause)
-                    self.now += effect.seconds
+                    assert isinstance(request, Pause)
+                    self.now += request.seconds
                     result = None
         except StopIteration as end:
             return end.value

@@ -1,9 +1,9 @@
-"""The four effects that the logic of a cluster asks its driver for, and their results.
+"""The four requests that the logic of a cluster makes of its driver, and their results.
 
-Each effect that may take long says until when its call can wait (`until`, on the clock of the rules). The driver ends
-the effect then, and answers with what there is; the logic decides what that means for each command.
+Each request that may take long says until when its call can wait (`until`, on the clock of the rules). The driver ends
+the request then, and answers with what there is; the logic decides what that means for each command.
 
-The logic (pipeline.py, transaction.py, topology.py) is generators that yield an effect and are sent its result. sync.py
+The logic (pipeline.py, transaction.py, topology.py) is generators that yield a request and are sent its result. sync.py
 does them with blocking sockets, aio.py with asyncio, the unit tests with a script; there is one body of logic.
 """
 
@@ -136,8 +136,8 @@ class Room:
     until: float = math.inf
 
 
-Effect = Exchange | Refresh | Pause | Room
-Logic = Generator[Effect, Any, Any]
+DriverRequest = Exchange | Refresh | Pause | Room
+Logic = Generator[DriverRequest, Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
