@@ -55,7 +55,7 @@ PAUSE = 0.05  # seconds that a caller waits before the next attempt when there w
 OPTIONS: dict[str, Any] = {"socket_timeout": 60, "retry": None}
 ENOUGH = 500  # replies to the callers of a level: on a busy machine nothing at all may happen in any given time
 
-log = logging.getLogger("soak")
+logger = logging.getLogger("soak")
 pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
 
 
@@ -250,10 +250,10 @@ def disturb(
 
 def compare_with_server(what: str, crowds: Sequence[Crowd], done: Counter[str], read: Callable[..., Any]) -> None:
     """Everything is over: compare."""
-    log.info("%s: %s", what, dict(done))
+    logger.info("%s: %s", what, dict(done))
     for crowd in crowds:
         told: Counter[str] = sum((worker.check(read) for worker in crowd.workers), Counter())
-        log.info("%s, %s: %s", what, crowd.level, dict(told))
+        logger.info("%s, %s: %s", what, crowd.level, dict(told))
         assert told["a reply"] > 10 * told["unknown"] or crowd.level == "at-most-once", told
 
 

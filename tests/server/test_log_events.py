@@ -52,12 +52,20 @@ def _logged(node: ast.Call) -> tuple[str, ast.expr] | None:
     called = node.func
     if isinstance(called, ast.Name) and called.id == "notice":
         return "notice", node.args[0]
-    if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "log"):
+    if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "logger"):
         return None
     if called.attr == "log":
         is_notice = isinstance(node.args[0], ast.Attribute) and node.args[0].attr == "NOTICE"
         return "notice" if is_notice else "any", node.args[1]
     return LEVELS.get(called.attr, called.attr), node.args[0]
+
+
+def test_every_logger_is_named_logger() -> None:
+    """So that its calls are found, and `log` is the append-only file."""
+    found = re.compile(r"^(\w+) = logging\.getLogger", re.MULTILINE)
+    for path in ROOT.rglob("*.py"):
+        for name in found.findall(path.read_text(encoding="utf-8")):
+            assert name in ("logger", "_logger"), f"{path.relative_to(ROOT)}: {name}"
 
 
 def test_every_log_call_has_an_event_and_every_event_a_call() -> None:

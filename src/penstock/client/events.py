@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.client.delivery import Command, check_called
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Node = tuple[str, int]
 """Host and port."""
@@ -57,4 +57,4 @@ class Listeners:
             elif self.on_replay is not None:
                 self.on_replay(event)
         except Exception:
-            _log.exception("a listener failed on %s", type(event).__name__)
+            _logger.exception("a listener failed on %s", type(event).__name__)

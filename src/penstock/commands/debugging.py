@@ -19,7 +19,7 @@ from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key
 from penstock.protocol.resp import OK, Members, Push, Raw, Status, Verbatim, encode
 from penstock.types import codec, digest
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 _NO_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 FLAGS = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
@@ -186,7 +186,7 @@ def debug_error(session: Session, argv: Argv) -> Reply:
 def debug_log(session: Session, argv: Argv) -> Reply:
     """Write a line to the server's log."""
     check_allowed(session)
-    log.warning("DEBUG LOG: %s", argv[2].decode("utf-8", "backslashreplace"))
+    logger.warning("DEBUG LOG: %s", argv[2].decode("utf-8", "backslashreplace"))
     return OK
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database, Value
     from penstock.engine.session import Session
 
-log = logging.getLogger("penstock.engine")
+logger = logging.getLogger("penstock.engine")
 
 
 class Wish(Protocol):
@@ -246,7 +246,7 @@ class Blocking:
             reply = error.as_reply()
         except Exception as error:
             # It is not the fault of the client that changed the key, and the others in the queue must still be served.
-            log.exception("internal error in %r", in_short(waiter.argv))
+            logger.exception("internal error in %r", in_short(waiter.argv))
             reply = ReplyError(f"internal error: {error!r}")
         if reply is NO_REPLY:
             return None

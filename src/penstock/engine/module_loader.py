@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database
     from penstock.engine.session import Session
 
-log = logging.getLogger("penstock.modules")
+logger = logging.getLogger("penstock.modules")
 
 
 def check_written(database: Database, command: Command, argv: Argv) -> None:
@@ -75,7 +75,7 @@ def load(where: str) -> Module:
             withdraw(kind)
         for name in set(sys.modules) - known:  # or a second try would find it imported and declare nothing
             del sys.modules[name]
-        log.debug("the module %s cannot be loaded", where, exc_info=error)
+        logger.debug("the module %s cannot be loaded", where, exc_info=error)
         raise ModuleError(f"cannot load the module '{where}': {_reason(where, error)}") from error
     REGISTRY.modules[where] = module
     return module

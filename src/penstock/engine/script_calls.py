@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.engine.scripting import Scripting
     from penstock.engine.session import Session
 
-log = logging.getLogger("penstock.script")
+logger = logging.getLogger("penstock.script")
 
 EXACT = 10**17  # integers below it have no more than 17 digits
 _SLOW = QUICKEST_TIMED * 1000
@@ -156,7 +156,7 @@ def as_argument(value: Any) -> bytes:
 
 def internal_error(arguments: tuple[Any, ...], error: Exception) -> ReplyError:
     """A bug of ours is the script's error, not the server's end."""
-    log.exception("internal error in a script's %r", in_short(arguments), exc_info=error)
+    logger.exception("internal error in a script's %r", in_short(arguments), exc_info=error)
     return ReplyError(f"internal error: {error!r}")
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace.databases import Database
 
-log = logging.getLogger("penstock.script")
+logger = logging.getLogger("penstock.script")
 
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
@@ -369,7 +369,7 @@ class Scripting:
     def _log(self, level: int, text: bytes) -> None:
         """redis.log: the line of a rehearsal comes when the script runs."""
         if self.running is None or not self.running.rehearses:
-            log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
+            logger.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
 
     def _tick(self) -> bool:
         """Lua asks from time to time; whether the script must end."""
@@ -384,7 +384,7 @@ class Scripting:
             threshold = engine.config.busy_reply_threshold
             if not threshold or now - run.started < threshold / 1000:
                 return False
-            log.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
+            logger.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
             run.busy = True
             engine.require_gates(BUSY_SCRIPT, True)
         if now - run.polled >= POLL_INTERVAL:
@@ -393,7 +393,7 @@ class Scripting:
             try:
                 engine.meanwhile()
             except Exception as error:  # none of their errors may reach the script
-                log.exception("cannot read from other clients", exc_info=error)
+                logger.exception("cannot read from other clients", exc_info=error)
             engine.clock.now = seen  # the script's clock does not advance
         return run.killed or (run.interrupted and not run.wrote)
 

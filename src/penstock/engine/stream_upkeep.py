@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace.databases import Database
 
-log = logging.getLogger("penstock.engine")
+logger = logging.getLogger("penstock.engine")
 
 TaggedEntry = tuple[bytes, bytes]
 
@@ -320,7 +320,7 @@ class Streams:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
             reason = "is the stream itself" if target == key else "holds no stream"
-            log.warning(
+            logger.warning(
                 "stream %s, group %s: no dead letters for %d-%d, %s %s",
                 *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), reason),
             )
@@ -350,7 +350,7 @@ class Streams:
         problem = f"{consequence}: {error}"
         if self._lost.get(messages) != problem:
             self._lost[messages] = problem
-            log.error("the stream %s %s: %s", name_in_text(key), consequence, error)
+            logger.error("the stream %s %s: %s", name_in_text(key), consequence, error)
 
     def append_letters(self, database: Database, target: bytes, letters: list[TaggedEntry]) -> list[Argv] | None:
         """Append letters to the stream at a key, creating it. The commands to log for what that evicted.

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.files import sync_folder, unused_name, write_synced
 
-log = logging.getLogger("penstock.replication")
+logger = logging.getLogger("penstock.replication")
 
 
 def keep_diverged(aof: AppendOnlyFile, start: int) -> None:
@@ -43,4 +43,4 @@ def keep_diverged(aof: AppendOnlyFile, start: int) -> None:
         os.link(aof.folder / aof.manifest.base, base)
     sync_folder(aof.folder)
     kept = f"{base.name} and {path.name}" if rewritten else path.name
-    log.warning("%d bytes of the log were never taken by the new leader; they are kept in %s", end - start, kept)
+    logger.warning("%d bytes of the log were never taken by the new leader; they are kept in %s", end - start, kept)

@@ -43,7 +43,7 @@ from penstock.storage.replay import Replay
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.segments import Segment
 
-log = logging.getLogger("penstock.replication")
+logger = logging.getLogger("penstock.replication")
 
 LITTLE = 1 << 16
 """Bytes of the feed that are applied as soon as they come."""
@@ -133,7 +133,7 @@ class Follower:
             except (OSError, PenstockError, EOFError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
                 if problem != told:
-                    log.warning("leader %s:%d: %s; trying again", *self.leader, problem)
+                    logger.warning("leader %s:%d: %s; trying again", *self.leader, problem)
                 if isinstance(error, StorageError):  # what comes cannot be used here, and will be the same
                     told, delay = problem, STUCK_DELAY
                 elif self.state is State.CONNECTED:
@@ -141,7 +141,7 @@ class Follower:
                 else:
                     told = problem
             except Exception:  # a bug of ours must not end the replica
-                log.exception("internal error while following %s:%d", *self.leader)
+                logger.exception("internal error while following %s:%d", *self.leader)
             self._disconnect()
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)
@@ -265,7 +265,7 @@ class Follower:
             for name in names:
                 size = await connection.ask("REPLCONF", "SIZE", name)
                 if size is None or not await copy_history(connection, name, size, self._folder):
-                    log.info("the leader no longer has %s; its messages stay in memory", name)
+                    logger.info("the leader no longer has %s; its messages stay in memory", name)
         finally:
             connection.close()
 
@@ -392,7 +392,7 @@ class Follower:
         finally:
             engine.loading, keyspace.expiring = False, True
         if len(self._replay.failed) > failures:
-            log.warning("a command of the feed failed: %s", self._replay.failed[-1])
+            logger.warning("a command of the feed failed: %s", self._replay.failed[-1])
             del self._replay.failed[:]
         if keyspace.ready:
             engine.blocking.serve()

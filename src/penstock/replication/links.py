@@ -22,7 +22,7 @@ from penstock.storage.notice import notice
 from penstock.storage.persistence import Persistence
 from penstock.types.stream.segments import NAME
 
-log = logging.getLogger("penstock.replication")
+logger = logging.getLogger("penstock.replication")
 
 NO_LOG = "replicas follow the log, and this server has none: CONFIG SET appendonly yes first"
 LARGEST_READ = 4 << 20
@@ -185,7 +185,7 @@ class Links:
 
     def lost(self, link: Link, problem: str) -> None:
         """The feed cannot be sent to a replica; it comes again."""
-        log.error("replica %s:%d cannot be served: %s", *link.address, problem)
+        logger.error("replica %s:%d cannot be served: %s", *link.address, problem)
         link.close()
 
     def close_all(self, but: Session | None = None) -> None:
@@ -225,7 +225,7 @@ class Links:
         for link in list(self.links.values()):
             link.look_how_far(self.end, now)
             if now - link.heard > config.repl_timeout:
-                log.warning("replica %s:%d was silent for %d seconds", *link.address, config.repl_timeout)
+                logger.warning("replica %s:%d was silent for %d seconds", *link.address, config.repl_timeout)
                 link.close()
         if self.aof.manifest.kept:
             self.aof.feed.trim()

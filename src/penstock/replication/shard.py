@@ -44,7 +44,7 @@ from penstock.storage.fenced_writer import FencedWriter
 from penstock.storage.notice import notice
 from penstock.storage.persistence import Persistence
 
-log = logging.getLogger("penstock.replication")
+logger = logging.getLogger("penstock.replication")
 
 RETRY = 0.05
 """Seconds after which an order is looked at again that cannot be carried out while a copy is loaded."""
@@ -123,7 +123,7 @@ class Shard:
         try:
             self._socket.send(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            log.error("the agent cannot be reached: %s", error)
+            logger.error("the agent cannot be reached: %s", error)
             self.on_agent_gone()
 
     def _readable(self) -> None:
@@ -134,7 +134,7 @@ class Shard:
         except OSError:
             data = b""
         if not data:
-            log.error("the agent of this server is gone: stopping")
+            logger.error("the agent of this server is gone: stopping")
             self._loop.remove_reader(self._socket)
             self.on_agent_gone()
             return
@@ -157,7 +157,7 @@ class Shard:
             except (ReplyError, OSError) as error:
                 problem = str(error)
                 if self._is_new(problem):
-                    log.error("cannot %s: %s", order["order"], problem)
+                    logger.error("cannot %s: %s", order["order"], problem)
             self._tell(re=order["id"], problem=problem, **self._position())
 
     def _carry_out(self, order: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ class Shard:
         if self._engine.following:
             return
         if self.leadership.leading:
-            log.warning("the lease of this server has run out: it takes no more writes")
+            logger.warning("the lease of this server has run out: it takes no more writes")
             self._end_leading()
         if now() >= self._stand_by_at:
             self._stand_by()
@@ -281,7 +281,7 @@ class Shard:
         except ReplyError as error:
             self._stand_by_at = now() + STAND_BY_AGAIN
             if self._is_new(str(error)):
-                log.error("cannot end leading: %s", error)
+                logger.error("cannot end leading: %s", error)
             if self._aof.writer is not None:
                 self._aof.writer.confirm(sys.maxsize)  # connections that wait for a reply are closed; others may read
             return
@@ -329,7 +329,7 @@ class Shard:
             return
         heir = self.in_sync.furthest
         if heir:
-            log.error("the log of this leader cannot be written: handing over to %s", heir)
+            logger.error("the log of this leader cannot be written: handing over to %s", heir)
             self._end_leading()
             for session in list(self._engine.sessions.values()):  # reads here would show what no log has
                 if session.link is None and session.waiter is None:

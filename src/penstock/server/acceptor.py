@@ -26,7 +26,7 @@ from penstock.server.tcp_sockets import Listener, shown_address
 if TYPE_CHECKING:
     from penstock.server.app import App
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 ACCEPTED_IN_A_TURN = 1000
 MADE_IN_A_TURN = 50
@@ -115,7 +115,7 @@ class Acceptor:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError as error:
-            log.warning("cannot accept a client: %s", error.strerror)
+            logger.warning("cannot accept a client: %s", error.strerror)
             self.stop(listener)
             self._app.loop.call_later(REST, self._serve_again, listener)
         if idle and self._accepted:
@@ -150,7 +150,7 @@ class Acceptor:
             else:
                 await loop.connect_accepted_socket(lambda: Arrival(connection), connection.socket)
         except OSError as error:  # the client went away, or cannot speak TLS
-            log.info("closing client %s: %s", connection.session.peer, error)
+            logger.info("closing client %s: %s", connection.session.peer, error)
             connection.socket.close()
         finally:
             self.arriving.discard(connection)

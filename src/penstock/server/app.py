@@ -26,7 +26,7 @@ from penstock.server.metrics.endpoint import MetricsEndpoint
 from penstock.server.replies import Replies
 from penstock.storage.persistence import Persistence
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 
 class LoopTimers:
@@ -123,7 +123,7 @@ class App:
             try:
                 connection.go_on()
             except Exception:  # a bug of ours in one of them must not leave the others waiting
-                log.exception("internal error in the input of %s", connection.session.peer)
+                logger.exception("internal error in the input of %s", connection.session.peer)
                 connection.close(after_reply=False)
 
     # -- start and end ----------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class App:
                 try:
                     duty()
                 except Exception:  # a bug of ours in one of them must not be the end of all of them
-                    log.exception("internal error in the periodic work")
+                    logger.exception("internal error in the periodic work")
 
     def _expire_unless_under_way(self) -> None:
         if not self._expiring and self.engine.active_expiry:

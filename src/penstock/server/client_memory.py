@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.server.app import App
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 SHARE = 10
 """After a count, so many times as long as it took is left to clients before the next."""
@@ -58,7 +58,7 @@ class ClientMemory:
                 break
             excess -= taken[connection]
             session = connection.session
-            log.warning(
+            logger.warning(
                 "closing client %s (id %d): it takes %d bytes, and all clients together more than maxmemory-clients",
                 session.peer, session.id, taken[connection],
             )  # fmt: skip

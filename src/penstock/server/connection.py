@@ -29,7 +29,7 @@ from penstock.server.replies import MAX_UNSENT, Replies
 if TYPE_CHECKING:
     from penstock.server.app import App
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
@@ -210,7 +210,7 @@ class Connection(Replies):
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
-        log.exception("internal error in %r", in_short(argv), exc_info=error)
+        logger.exception("internal error in %r", in_short(argv), exc_info=error)
         return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
 
     def resume(self) -> None:
@@ -259,7 +259,7 @@ class Connection(Replies):
 
     def refuse(self, why: str) -> None:
         """The input cannot be parsed any further: answer why, and close."""
-        log.info("closing client %s: %s", self.session.peer, why)
+        logger.info("closing client %s: %s", self.session.peer, why)
         self.reject(b"-ERR %b\r\n" % why.encode())
 
     def reject(self, last_words: bytes) -> None:

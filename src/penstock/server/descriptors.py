@@ -16,7 +16,7 @@ from pathlib import Path
 
 from penstock.server import logs
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 SPARE = 32
 """Descriptors that are kept back for files and connections to come, as Redis keeps them."""
@@ -43,13 +43,15 @@ def fit_at_start(wanted: int) -> int:
     if fitting < 1:
         raise TooFewDescriptors(f"the limit of {now} open files leaves none for clients: increase 'ulimit -n'")
     if fitting < wanted:
-        log.warning(
+        logger.warning(
             "maxclients is %d instead of %d, because the limit of open files is %d: increase 'ulimit -n' for more "
             "clients",
             fitting, wanted, now,
         )  # fmt: skip
     elif now != before:
-        log.log(logs.NOTICE, "Increased the limit of open files from %d to %d, for maxclients %d", before, now, wanted)
+        logger.log(
+            logs.NOTICE, "Increased the limit of open files from %d to %d, for maxclients %d", before, now, wanted
+        )
     return fitting
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.server.connection import Connection
     from penstock.server.replies import Replies
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 TOO_MANY = b"-ERR max number of clients reached\r\n"
 DENIED = (
@@ -106,7 +106,7 @@ class Limits:
         if waiting + unsent <= self._app.query_buffer_limit:
             return False
         session = connection.session
-        log.warning(
+        logger.warning(
             "closing client %s (id %d): it does not read, and %d bytes of commands and %d of replies wait, "
             "more than client-query-buffer-limit",
             session.peer, session.id, waiting, unsent,
@@ -129,7 +129,7 @@ class Limits:
 
     def _close_behind(self, connection: Replies, unsent: int) -> None:
         session = connection.session
-        log.warning(
+        logger.warning(
             "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
             session.peer, session.id, unsent, _kind(connection),
         )  # fmt: skip
@@ -189,7 +189,7 @@ class Limits:
             session = connection.session
             waits = session.waiter is not None or session.subscribed or session.monitoring
             if not waits and now - session.last_active > timeout:
-                log.info("closing idle client %s", session.peer)
+                logger.info("closing idle client %s", session.peer)
                 connection.close(after_reply=False)
 
 

@@ -71,8 +71,8 @@ def configure(config: Config) -> None:
         except OSError as error:
             raise ConfigError(f"logfile {config.logfile} cannot be opened: {error.strerror}") from None
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
-    logger = logging.getLogger("penstock")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(LEVELS[config.loglevel])
-    config.on_change("loglevel", lambda level: logger.setLevel(LEVELS[level]))
+    package_logger = logging.getLogger("penstock")
+    package_logger.handlers[:] = [handler]
+    package_logger.propagate = False
+    package_logger.setLevel(LEVELS[config.loglevel])
+    config.on_change("loglevel", lambda level: package_logger.setLevel(LEVELS[level]))

@@ -23,7 +23,7 @@ from penstock.server.app import App
 from penstock.server.inner_loop import COMPILED
 from penstock.storage.files import StorageError
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 INSISTENCE_SECONDS = 10
 """A second Ctrl-C within this time ends a server that cannot write its data."""
@@ -48,7 +48,7 @@ def run(config: Config) -> int:
     try:
         return uvloop.run(_serve(config))
     except (OSError, ConfigError, StorageError, ModuleError) as error:
-        log.error("cannot start: %s", _words(error))
+        logger.error("cannot start: %s", _words(error))
         return 1
 
 
@@ -69,17 +69,17 @@ async def _serve(config: Config) -> int:
     await app.start()
     if app.stop_requested.is_set():
         await app.stop()
-        log.log(logs.NOTICE, "Asked to stop while loading: leaving everything on disk as it is")
+        logger.log(logs.NOTICE, "Asked to stop while loading: leaving everything on disk as it is")
         return 0
     if config.always_show_logo and config.log_format == "text":
         _show_banner(config, app)
     with _pidfile(config.pidfile):
-        log.log(logs.NOTICE, "The inner loop is %s", "compiled" if COMPILED else "plain Python")
-        log.log(logs.NOTICE, "Ready to accept connections on %s", ", ".join(app.addresses))
+        logger.log(logs.NOTICE, "The inner loop is %s", "compiled" if COMPILED else "plain Python")
+        logger.log(logs.NOTICE, "Ready to accept connections on %s", ", ".join(app.addresses))
         await _until_it_may_stop(app)
-        log.log(logs.NOTICE, "Shutting down")
+        logger.log(logs.NOTICE, "Shutting down")
         await app.stop()
-    log.log(logs.NOTICE, "Bye")
+    logger.log(logs.NOTICE, "Bye")
     return 0 if app.persistence.closed_whole else 1
 
 
@@ -93,7 +93,7 @@ async def _until_it_may_stop(app: App) -> None:
             if app.config.etcd:
                 await _stop_without_the_rest(app, error)
                 return
-            log.error(
+            logger.error(
                 "the data cannot be written (%s), so the server goes on. When it can be, send the signal again; to end "
                 "without it, press Ctrl-C (SIGINT) twice within %d seconds, or send SHUTDOWN FORCE",
                 _why(error),
@@ -111,7 +111,7 @@ async def _stop_without_the_rest(app: App, error: ReplyError) -> None:
     that one is enough (`replica-acks 0`). What is not written is named.
     """
     seconds = app.config.shard_stop_timeout
-    log.error("the data cannot be written (%s): this server tries for %d seconds, and ends", _why(error), seconds)
+    logger.error("the data cannot be written (%s): this server tries for %d seconds, and ends", _why(error), seconds)
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         await asyncio.sleep(min(left, RETRY_SECONDS))
@@ -122,7 +122,7 @@ async def _stop_without_the_rest(app: App, error: ReplyError) -> None:
             error = again
     writer = app.persistence.aof.writer
     if writer is not None:
-        log.error(
+        logger.error(
             "ending, with %d bytes of changes that %s does not have (%s); no client was told that they are kept. "
             "Make room there, and start this node again",
             writer.waiting_bytes,
@@ -146,9 +146,9 @@ def _asked_to_stop(app: App, number: int) -> None:
     """A second SIGTERM changes nothing, as with Redis: a program may send it twice. A second Ctrl-C is a user's."""
     was_refused = time.monotonic() - app.interrupt_refused_at < INSISTENCE_SECONDS
     if number == signal.SIGINT and (app.stop_requested.is_set() or was_refused):
-        log.warning("asked to stop a second time: leaving at once")
+        logger.warning("asked to stop a second time: leaving at once")
         os._exit(1)
-    log.log(logs.NOTICE, "Received %s", signal.Signals(number).name)
+    logger.log(logs.NOTICE, "Received %s", signal.Signals(number).name)
     app.stop_signal = number
     app.stop_requested.set()
 
@@ -157,9 +157,9 @@ def _renew_certificates(app: App) -> None:
     """SIGHUP, which a closed terminal sends too: then there is nothing new to read."""
     try:
         if any([app.listeners.renew_certificates(), app.metrics.renew_certificates()]):
-            log.log(logs.NOTICE, "Read the certificates for TLS again")
+            logger.log(logs.NOTICE, "Read the certificates for TLS again")
     except ConfigError as error:
-        log.error("the old certificates stay in use: %s", error)
+        logger.error("the old certificates stay in use: %s", error)
 
 
 def _show_banner(config: Config, app: App) -> None:

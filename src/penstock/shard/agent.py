@@ -37,7 +37,7 @@ from penstock.shard.etcd import LOSES_DATA, Delete, Etcd, EtcdAddress, EtcdError
 from penstock.shard.lease import Lease
 from penstock.shard.records import Node, Snapshot, State, key_of, read_shard
 
-log = logging.getLogger("penstock.agent")
+logger = logging.getLogger("penstock.agent")
 Result = TypeVar("Result")
 
 TICK = 0.5
@@ -134,7 +134,7 @@ class Agent:
             if self._stopping or child.is_ending or code == 0 or (code > 0 and not child.is_ready):
                 return max(code, 0) if code >= 0 else 1
             delay = FIRST_DELAY if time.monotonic() - started > LONG_RUN else min(2 * delay, LONGEST_DELAY)
-            log.warning("the server has ended (%d); it is started again in %g s", code, delay)
+            logger.warning("the server has ended (%d); it is started again in %g s", code, delay)
             await asyncio.sleep(delay)
             if self._stopping:
                 return 0
@@ -150,7 +150,9 @@ class Agent:
             version = await self._ask(Etcd.version)
             if LOSES_DATA[0] <= version <= LOSES_DATA[1]:
                 text = ".".join(map(str, version))
-                log.warning("etcd %s may lose what it has confirmed when a member is killed: use 3.5.6 or later", text)
+                logger.warning(
+                    "etcd %s may lose what it has confirmed when a member is killed: use 3.5.6 or later", text
+                )
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: a step is due whenever something changes."""
@@ -225,10 +227,10 @@ class Agent:
                 told = ""
             except (EtcdError, OrderFailed) as error:
                 if str(error) != told:
-                    log.warning("the agent cannot do its work: %s", error)
+                    logger.warning("the agent cannot do its work: %s", error)
                 told = str(error)
             except Exception:  # a bug of ours must not end the agent
-                log.exception("internal error of the agent")
+                logger.exception("internal error of the agent")
 
     async def _step(self) -> None:
         child = self._child
@@ -236,7 +238,7 @@ class Agent:
             return
         if child.seconds_silent() > self._seconds:
             if self._lease.id:
-                log.error("the server makes no progress: giving up its lease")
+                logger.error("the server makes no progress: giving up its lease")
                 await self._withdraw()
             return
         if not self._lease.id:
@@ -319,7 +321,7 @@ class Agent:
         """Too few nodes follow this leader. If another that may lead runs, it is perhaps better off."""
         others = [name for name in candidates(snapshot) if name != self._me]
         if others:
-            log.warning("too few nodes follow this one: handing over to %s", others[0])
+            logger.warning("too few nodes follow this one: handing over to %s", others[0])
             self._lacks_since = 0.0
             await self._order("resign", snapshot.revision, to=others[0])
 
@@ -348,7 +350,7 @@ class Agent:
         leader = Put(key_of(self._shard, "leader"), json.dumps({"node": self._me, "epoch": state.epoch}), lease)
         self._wake.set()  # the next step sees what became of it
         if await self._ask(Etcd.change, read, self._put(state), leader):
-            log.info("this node leads shard %s in epoch %d", self._shard, state.epoch)
+            logger.info("this node leads shard %s in epoch %d", self._shard, state.epoch)
 
     async def _change_in_sync(self, child: Child, wish: dict[str, str], number: int) -> None:
         """Have etcd hold another in-sync set. The server is told if it is not certain that it does, and asks again."""
@@ -360,13 +362,13 @@ class Agent:
                 state = replace(snapshot.state, in_sync=wish, heir="")
                 done = await self._ask(Etcd.change, self._as_read(snapshot), self._put(state))
         except EtcdError as error:
-            log.warning("the in-sync set could not be changed: %s", error)
+            logger.warning("the in-sync set could not be changed: %s", error)
         finally:
             self._changes += 1
             child.tell(in_sync=wish if done else None, number=number)
         if done:
             self._in_sync = wish
-            log.info("in sync: %s", ", ".join(sorted(wish)))
+            logger.info("in sync: %s", ", ".join(sorted(wish)))
 
     def _tell_of_removals(self, snapshot: Snapshot, changes: int) -> None:
         """Nodes that an operator has removed are not waited for. `changes` is from before the snapshot was read."""

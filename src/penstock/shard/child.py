@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.engine.leadership import AGENT, SharedClock, now
 
-log = logging.getLogger("penstock.agent")
+logger = logging.getLogger("penstock.agent")
 Message = dict[str, Any]
 
 
@@ -119,7 +119,7 @@ class Child:
     def _end_by_force(self, seconds: float) -> None:
         """It was stopped, or its disk does not answer."""
         if self.code is None:
-            log.error(
+            logger.error(
                 "the server has not ended for %g seconds (shard-stop-timeout): killing it. What its log has is kept; a "
                 "last snapshot, and what its disk refused, are not written",
                 seconds,

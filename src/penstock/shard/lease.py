@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.engine.leadership import now
 from penstock.shard.etcd import Etcd, EtcdError
 
-log = logging.getLogger("penstock.agent")
+logger = logging.getLogger("penstock.agent")
 
 RENEWALS = 5
 """How often a lease is renewed in its time."""
@@ -54,7 +54,7 @@ class Lease:
                 try:
                     await asyncio.to_thread(self._etcd.revoke, lease)
                 except EtcdError as error:
-                    log.warning("the lease could not be given back, and will run out: %s", error)
+                    logger.warning("the lease could not be given back, and will run out: %s", error)
 
     async def keep(self) -> None:
         """Renew it, again and again."""
@@ -68,10 +68,10 @@ class Lease:
                 told = ""
             except EtcdError as error:
                 if str(error) != told:
-                    log.warning("the lease could not be renewed: %s", error)
+                    logger.warning("the lease could not be renewed: %s", error)
                 told = str(error)
             except Exception:  # a bug of ours must not end the renewals
-                log.exception("internal error while the lease was renewed")
+                logger.exception("internal error while the lease was renewed")
 
     async def _renew(self) -> None:
         async with self._lock:
@@ -82,7 +82,7 @@ class Lease:
             if seconds:
                 self._renewed(sent, seconds)
             else:
-                log.warning("the lease has run out")
+                logger.warning("the lease has run out")
                 self.id = self.valid_until = 0
         self._on_change()
 

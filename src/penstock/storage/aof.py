@@ -37,7 +37,7 @@ from penstock.storage.replay import Replay
 from penstock.storage.switching_writer import SwitchingWriter
 from penstock.storage.writer import LogFile, Loop
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 _SOME = 500
 """Commands that are replayed before clients get LOADING again."""
@@ -154,10 +154,10 @@ class AppendOnlyFile:
             if not self._engine.config.aof_load_truncated:
                 remedy = "Set aof-load-truncated to yes, or run `penstock check --fix` on it"
                 raise StorageError(path, torn.offset, torn.problem, remedy) from None
-            log.warning("%s; cutting the file there, what follows was never acknowledged", torn)
+            logger.warning("%s; cutting the file there, what follows was never acknowledged", torn)
             os.truncate(path, torn.offset)
         if failed := replay.failed:
-            log.warning("%s: %d commands failed when replayed, the first with: %s", path, len(failed), failed[0])
+            logger.warning("%s: %d commands failed when replayed, the first with: %s", path, len(failed), failed[0])
 
     def remove_history(self) -> None:
         """Remove the files that the manifest calls history, but for those that are kept for replicas.

@@ -18,7 +18,7 @@ from pathlib import Path
 from penstock.protocol.errors import PenstockError
 from penstock.storage.files import StorageError
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 
 class FolderInUse(StorageError):
@@ -68,7 +68,7 @@ class FolderLock:
             os.close(descriptor)
             raise FolderInUse(self._folder, _owner(self._folder)) from None
         except OSError as error:  # some network file systems lock no folders
-            log.info("%s cannot be locked: %s", self._folder, error)
+            logger.info("%s cannot be locked: %s", self._folder, error)
         self._descriptor = descriptor
 
     def release(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from penstock.engine.session import CHANGED, LOST, Unconfirmed
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
 
@@ -30,7 +30,7 @@ def send_all(replies: list[Held], error: bytes | None = None) -> None:
         try:
             write(b"".join(pieces))
         except Exception:  # a bug of ours in one connection must not keep the replies of the others
-            log.exception("a reply could not be sent")
+            logger.exception("a reply could not be sent")
 
 
 def lose_all(replies: list[Held]) -> None:
@@ -39,7 +39,7 @@ def lose_all(replies: list[Held]) -> None:
         try:
             write(LOST)
         except Exception:  # as above
-            log.exception("a connection could not be closed")
+            logger.exception("a connection could not be closed")
 
 
 class Confirmations:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.storage.aof import AppendOnlyFile
     from penstock.storage.writer import Loop
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 LARGEST_SEGMENT = 64 << 20
 SHARE = 16
@@ -182,13 +182,13 @@ class History:
             for segment in stream.messages.history:
                 problem = self.files.missing(segment)
                 if problem is not None:
-                    log.error("history of the stream %r: %s; reads of it get an error", key[:64], problem)
+                    logger.error("history of the stream %r: %s; reads of it get an error", key[:64], problem)
         try:
             strays = self.files.strays({*self.known.names(), *self.known.in_snapshot, *self.known.in_base})
             for name in strays:
                 self.files.remove(name)
         except OSError as error:
-            log.error("the folder of history cannot be used: %s", error)
+            logger.error("the folder of history cannot be used: %s", error)
             return
         if strays:
             notice("removed %d files of history that nothing refers to", len(strays))
@@ -226,7 +226,7 @@ class History:
         if not home and (self.known.names() or bool(self._moving)):
             raise ValueError(f"streams have history in {self.files.folder}; move the whole folder while it is stopped")
         if not home and self.active:
-            log.warning("history is off, because it is kept in %s, and dir is another folder now", self.files.folder)
+            logger.warning("history is off, because it is kept in %s, and dir is another folder now", self.files.folder)
         self.active = home and self.started
         self._loop.call_soon(self._bound)
 
@@ -353,9 +353,9 @@ class History:
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
-            log.error("history cannot be written: %s; it is tried again every second", problem)
+            logger.error("history cannot be written: %s; it is tried again every second", problem)
         elif problem is None and self.problem is not None:
-            log.warning("history can be written again")
+            logger.warning("history can be written again")
         self.problem = problem
 
     @property
@@ -383,7 +383,7 @@ class History:
         try:
             self.files.remove(name)
         except OSError as error:
-            log.warning("the file %s of history is not needed, and cannot be removed: %s", name, error.strerror)
+            logger.warning("the file %s of history is not needed, and cannot be removed: %s", name, error.strerror)
 
     # -- INFO -------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from penstock.types.stream.segments import Segment
 if TYPE_CHECKING:
     from penstock.storage.writer import Loop
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 Result = list[Segment] | str
 """The segments of a file that was written, or why it was not."""
@@ -62,7 +62,7 @@ class HistoryThread:
         except OSError as error:
             result = error.strerror or str(error)
         except Exception as error:  # a bug of ours must not leave the nodes of a stream stuck
-            log.exception("internal error in the thread of history")
+            logger.exception("internal error in the thread of history")
             result = repr(error)
         if result is not None:
             self._results.put(result)

@@ -21,7 +21,7 @@ from penstock.storage.notice import notice
 from penstock.storage.saves import Saves
 from penstock.types.once_records import OnceRecords
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 _SLICE = 0.02
 """Seconds of loading after which clients get LOADING again."""
@@ -108,7 +108,7 @@ class Loader:
             for _ in load():
                 pass
         except (StorageError, OSError) as error:
-            log.error("cannot reload: %s", error)
+            logger.error("cannot reload: %s", error)
             raise ReplyError("Error trying to load the RDB dump, check server logs.") from error
         finally:
             engine.loading, keyspace.expiring = False, True

@@ -18,7 +18,7 @@ from penstock.engine.dispatch import Engine
 from penstock.storage.child import Child
 from penstock.storage.files import StorageError
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 
 class Work(Protocol):
@@ -88,7 +88,7 @@ class OneChild:
         self.running, self._work, self.dirty = child, work, engine.keyspace.dirty
         engine.stats.count_forked(child.fork_nanoseconds)
         engine.latency.note("fork", child.fork_nanoseconds)
-        log.info("process %d writes %s", child.pid, child.path)
+        logger.info("process %d writes %s", child.pid, child.path)
         return True
 
     def tick(self) -> None:

@@ -33,7 +33,7 @@ from penstock.storage.saves import Saves
 from penstock.storage.writer import Loop
 from penstock.types.once_records import OnceRecords
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 SNAPSHOT_FAILED = (
     "Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that may modify "
@@ -155,13 +155,13 @@ class Persistence:
             if self._started and self._config.appendonly and not self.aof.manifest.base:
                 self.aof.create(at_end=True)  # the log was turned on a moment ago, and the child was not ready
         except OSError as error:
-            log.error("the log could not be written to its end: %s", error)
+            logger.error("the log could not be written to its end: %s", error)
             self.closed_whole = False
         if self._started and self._save_at_end and self._config.save:
             try:
                 self.save()
             except ReplyError as error:
-                log.error("no last snapshot: %s", error)
+                logger.error("no last snapshot: %s", error)
                 self.closed_whole = False
         self._lock.release()
 
@@ -266,7 +266,7 @@ class Persistence:
             try:
                 self.aof.memory.turn_log_off(for_good=not self._config.save)
             except OSError as error:  # it may well be turned off because the disk is full
-                log.warning("the log is off; its end could not be written: %s", error)
+                logger.warning("the log is off; its end could not be written: %s", error)
             self._log_trouble(None)
             self._rewrites.tell_begun("it was turned off again")
 
@@ -310,9 +310,9 @@ class Persistence:
 
     def _log_trouble(self, problem: str | None) -> None:
         if problem is not None and self._engine.write_error is None:
-            log.error("the log cannot be written: %s; writes are refused until it can be", problem)
+            logger.error("the log cannot be written: %s; writes are refused until it can be", problem)
         elif problem is None and self._engine.write_error is not None:
-            log.warning("the log can be written again")
+            logger.warning("the log can be written again")
         self._refuse_writes(problem)
 
     def _refuse_writes(self, log_problem: str | None = None) -> None:

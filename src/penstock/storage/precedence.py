@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Keyspace
     from penstock.storage.aof import AppendOnlyFile
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 _words = re.compile(rb"(with|beyond) ([0-9a-f]{40}|-) (\d+|-)").fullmatch
 
@@ -166,7 +166,7 @@ def check_start(from_log: bool, manifest_path: Path, snapshot_path: Path) -> Non
                 f"holds a log with changes that {lacks}, and `appendonly no` would not read it",
                 f"Start with --appendonly yes; to give these changes up, move {folder.name} away",
             )
-        log.warning(
+        logger.warning(
             "%s holds a log, and `appendonly no` does not read it. If data is missing, start with --appendonly yes; "
             "if the log is not needed, move that folder away",
             folder,

@@ -13,7 +13,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.storage.files import StorageError
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 
 class Replay:
@@ -44,7 +44,7 @@ class Replay:
             except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
                 self.failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
             except Exception as error:  # a bug of ours, which did not end the server at that time either
-                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
+                logger.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
                 self.failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
 
     def meets_locks(self, path: Path, offset: int, commands: list[Argv]) -> bool:

@@ -22,7 +22,7 @@ from penstock.storage.one_child import OneChild
 if TYPE_CHECKING:
     from penstock.storage.known_files import KnownFiles
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 FEWER = 4
 """With history, the log grows by at least so many times `auto-aof-rewrite-min-size` before it is rewritten: its base
@@ -149,7 +149,7 @@ class Rewrites:
         if self.files is not None:
             self.files.base_ended(done=False)
         self._failures += 1
-        log.error("the log could not be rewritten: %s", problem)
+        logger.error("the log could not be rewritten: %s", problem)
         if self._aof.writer is not None and not self._aof.manifest.base:  # it was just turned on, and is worth nothing
             self.tell_begun(problem)
             self._engine.config.change([(DIRECTIVES["appendonly"], "no")])

@@ -28,7 +28,7 @@ from penstock.storage.precedence import Standing
 if TYPE_CHECKING:
     from penstock.storage.known_files import KnownFiles
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 RETRY_SECONDS = 5
 """How long a save rule waits after a snapshot that failed."""
@@ -182,7 +182,7 @@ class Saves:
             self.files.snapshot_ended(done=False)
         self.ok = False
         self._on_outcome()
-        log.error("the snapshot %s could not be written: %s", self.path, problem)
+        logger.error("the snapshot %s could not be written: %s", self.path, problem)
 
     def info(self) -> dict[str, int | str]:
         """The fields of INFO persistence about snapshots, which Redis calls rdb."""

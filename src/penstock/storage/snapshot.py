@@ -51,7 +51,7 @@ from penstock.types import codec
 from penstock.types.packing import CorruptValue, EmptyValue, pack_many, unpack_many
 from penstock.types.stream.nodes import Storage
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
@@ -221,7 +221,7 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
         rows = zip(block.keys, values, strict=True)
         empty = sum(value is None for value in values) if block.kind != STRINGS else 0
         if empty:
-            log.warning("%s: %d keys with empty values are left out (block at byte %d)", path, empty, block.offset)
+            logger.warning("%s: %d keys with empty values are left out (block at byte %d)", path, empty, block.offset)
         if not block.times and not empty:
             database.data.update(rows)
         else:

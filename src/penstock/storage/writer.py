@@ -54,7 +54,7 @@ from penstock.storage.files import write_pieces, write_rest
 from penstock.storage.held_replies import Confirmations, Held, send_all
 from penstock.storage.log_thread import LogThread
 
-log = logging.getLogger("penstock.storage")
+logger = logging.getLogger("penstock.storage")
 
 NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas have it.\r\n"
 """What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""

@@ -26,7 +26,7 @@ from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import stopped_by_first_interrupt, stopped_by_sigterm
 from penstock.client.consumer.terms import Terms
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 
 
 class _Bell:
@@ -159,7 +159,7 @@ class AioConsumer(ConsumerBody):
         try:
             await _drive(self._bell, link, self._core.finish())
         except (redis.ConnectionError, redis.TimeoutError):
-            _log.warning("the server does not answer: messages that are held will come again")
+            _logger.warning("the server does not answer: messages that are held will come again")
         finally:
             await link.aclose()
             await asyncio.wait([keeper])
@@ -226,7 +226,7 @@ class AioConsumer(ConsumerBody):
         while left := [task for task in tasks if not task.done()]:
             grace = self._core.grace_left() if self._core.is_stopping else None
             if grace == 0:
-                _log.warning("%d bodies did not end in time; their messages are given back", len(left))
+                _logger.warning("%d bodies did not end in time; their messages are given back", len(left))
                 return
             await asyncio.wait(left, timeout=0.5 if grace is None else min(grace, 0.5))
 
@@ -302,7 +302,7 @@ async def _keep(link: Any, core: ConsumerCore, bell: _Bell) -> None:
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        _log.warning("leases are no longer extended: %s", error)
+        _logger.warning("leases are no longer extended: %s", error)
         raise
     finally:
         await link.aclose()

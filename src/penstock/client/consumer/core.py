@@ -39,7 +39,7 @@ from penstock.client.consumer.sender import Sender
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.terms import Terms
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 
 STUCK = 0.25
 """Seconds after which messages that wait for a slow body are given back."""
@@ -220,7 +220,7 @@ class ConsumerCore:
                 found = self._enqueue(found)
                 if not is_told:
                     is_told = True
-                    _log.info("messages of %r are pending elsewhere; they come before new ones", self.terms.key)
+                    _logger.info("messages of %r are pending elsewhere; they come before new ones", self.terms.key)
                 yield Wait(min(wait + 0.01, 1.0))
         finally:
             self._is_fetching = False

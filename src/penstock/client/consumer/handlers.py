@@ -17,7 +17,7 @@ Middleware = Callable[[Any, Callable[[Any], Any]], Any]
 returns. For an aio.Client it is a coroutine function and awaits it.
 """
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 
 
 TRACE_SECONDS = 60.0
@@ -47,7 +47,7 @@ class FailureLog:
             if len(self._shown) >= _MOST_PLACES:
                 self._shown.clear()
             self._shown[place] = now
-        _log.error(
+        _logger.error(
             "the body failed on message %d, attempt %d: %s%s",
             message.offset, message.attempts, f"{kind}: {words}" if words else kind,
             "" if is_new else f" ({file}, line {line})", exc_info=error if is_new else None,

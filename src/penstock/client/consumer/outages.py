@@ -15,7 +15,7 @@ from penstock.client.engine.unserved import verdict
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.protocol import errors as protocol_errors
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _REMIND = 30.0  # seconds after which the log says again that the server is away
 
@@ -91,4 +91,4 @@ class Outages:
 
     def _tell(self, now: float, text: str, *values: object) -> None:
         self._logged = now
-        _log.warning(text, *values)
+        _logger.warning(text, *values)

@@ -18,7 +18,7 @@ from penstock.client.consumer.outages import NO_MEMORY, Outages, may_have_run, m
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.terms import Terms
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 
 Calls = Generator[Call | Wait, Any, None]
 
@@ -55,7 +55,7 @@ class Sender:
             last: Exception | None = None
             for order, reply in zip(pending, replies, strict=True):
                 if order.kind == "give up" and isinstance(reply, NO_MEMORY):
-                    _log.warning("message %d is not given up yet, and comes again: %s", order.rows[0][0], reply)
+                    _logger.warning("message %d is not given up yet, and comes again: %s", order.rows[0][0], reply)
                     if not self._terms.ordered_by:
                         failed.append(give_back_later(order))
                 elif isinstance(reply, Exception):
@@ -104,7 +104,7 @@ class Sender:
         if once:
             return False
         if self.stop_at is not None and now + pause >= self.stop_at:
-            _log.warning("the server does not answer, and the time to stop is over: messages held will come again")
+            _logger.warning("the server does not answer, and the time to stop is over: messages held will come again")
             return False
         yield Wait(pause)
         return True
@@ -119,13 +119,13 @@ class Sender:
         elif order.kind == "give up" and count:
             self.counts.given_up += count
             (row,) = order.rows
-            _log.warning("message %d is given up after %d attempts", row[0], row[4] + 1)
+            _logger.warning("message %d is given up after %d attempts", row[0], row[4] + 1)
         if count < len(order.rows):
             self.note_stale(len(order.rows) - count)
 
     def note_stale(self, count: int) -> None:
         self.counts.stale += count
-        _log.warning(
+        _logger.warning(
             "%d messages of %r were held for too long: other members of %r have them now",
             count, self._terms.key, self._terms.group,
         )  # fmt: skip

@@ -26,7 +26,7 @@ from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import stopped_by_sigterm
 from penstock.client.consumer.terms import Terms
 
-_log = logging.getLogger("penstock.consumer")
+_logger = logging.getLogger("penstock.consumer")
 
 
 class _Bell:
@@ -134,7 +134,7 @@ class Consumer(ConsumerBody):
         try:
             _drive(self._bell, link, self._core.finish())
         except (redis.ConnectionError, redis.TimeoutError):
-            _log.warning("the server does not answer: messages that are held will come again")
+            _logger.warning("the server does not answer: messages that are held will come again")
         finally:
             self._bell.over.set()
             link.close()
@@ -147,7 +147,7 @@ class Consumer(ConsumerBody):
             try:
                 _drive(bell, link, core.keep(), is_keeper=True)
             except BaseException as error:
-                _log.warning("leases are no longer extended: %s", error)
+                _logger.warning("leases are no longer extended: %s", error)
                 if failed is not None:
                     failed(error)
             finally:
@@ -230,7 +230,7 @@ class Consumer(ConsumerBody):
                 wait()
             finally:  # also after another interrupt, which waits for no body
                 if at_work:
-                    _log.warning("%d bodies did not end in time; their messages are given back", len(at_work))
+                    _logger.warning("%d bodies did not end in time; their messages are given back", len(at_work))
                 self._finish(self._client.consumer_client())
         if failures:
             raise failures[0]

@@ -25,7 +25,7 @@ from penstock.client.producer.sync import OnDelivery
 from penstock.client.producer.terms import Terms
 from penstock.client.producer.writes import MESSAGE_BYTES
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class AioProducer:
@@ -193,7 +193,7 @@ class AioProducer:
             try:
                 slot(None if is_error else outcome, outcome if is_error else None)
             except Exception:
-                _log.exception("the on_delivery of a message has failed")
+                _logger.exception("the on_delivery of a message has failed")
         self._let_look()
 
     def _let_look(self) -> None:

@@ -42,7 +42,7 @@ PATROL = 1.0
 OnDelivery = Callable[[int | None, Exception | None], object]
 """Called with the offset, or with the error."""
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Producer:
@@ -245,7 +245,7 @@ class Producer:
             try:
                 slot(None if is_error else outcome, outcome if is_error else None)
             except Exception:
-                _log.exception("the on_delivery of a message has failed")
+                _logger.exception("the on_delivery of a message has failed")
         self._let_look()
 
     def _let_look(self) -> None:
@@ -262,7 +262,7 @@ def _flush_all() -> None:
         try:
             producer.close()
         except Exception:
-            _log.exception("messages of %s were not written", producer.name)
+            _logger.exception("messages of %s were not written", producer.name)
 
 
 atexit.register(_flush_all)

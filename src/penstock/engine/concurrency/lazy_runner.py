@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.engine.concurrency.workers import Job
     from penstock.engine.dispatch import Engine
 
-log = logging.getLogger("penstock.lazy")
+logger = logging.getLogger("penstock.lazy")
 
 
 class Runner:
@@ -142,7 +142,7 @@ class Runner:
         except ReplyError as error:
             self._count_failure(queued, error.wire().decode("utf-8", "replace"))
         except Exception as error:
-            log.exception("internal error in LAZY %r", in_short(queued.argv), exc_info=error)
+            logger.exception("internal error in LAZY %r", in_short(queued.argv), exc_info=error)
             self._count_failure(queued, f"internal error: {error!r}")
         finally:
             self.running = outer

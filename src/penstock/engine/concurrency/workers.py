@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database
     from penstock.engine.session import Session
 
-log = logging.getLogger("penstock.engine")
+logger = logging.getLogger("penstock.engine")
 
 Result = TypeVar("Result")
 Deliver = Callable[[Callable[[], None]], object]
@@ -186,7 +186,7 @@ class Chore:
         try:
             self._compute()
         except BaseException:
-            log.exception("internal error in a thread")
+            logger.exception("internal error in a thread")
 
 
 class Pool:
@@ -412,7 +412,7 @@ class Workers:
     def _run_prepared(self, job: Job) -> None:
         session = job.session
         if job.error is not None:
-            log.error("internal error in a thread", exc_info=job.error)
+            logger.error("internal error in a thread", exc_info=job.error)
         elif session.waiter is job.waiter:
             job.commit(job.result)
         if session.waiter is job.waiter:
@@ -447,7 +447,7 @@ class Workers:
         except ReplyError as error:
             return error.as_reply()
         except Exception as error:
-            log.exception("internal error in %r", in_short(job.argv), exc_info=error)
+            logger.exception("internal error in %r", in_short(job.argv), exc_info=error)
             return ReplyError(f"internal error: {error!r}")
 
     def _reserve(self, job: Job) -> None:
@@ -492,7 +492,7 @@ class Workers:
             error = ReplyError("the server is shutting down: the command was given up on, and changed nothing")
         for job in list(self.jobs):
             if job.later is None:
-                log.warning("given up on %r, which is still in its thread", in_short(job.argv))
+                logger.warning("given up on %r, which is still in its thread", in_short(job.argv))
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:

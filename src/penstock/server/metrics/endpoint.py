@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from penstock.server.app import App
 
-log = logging.getLogger("penstock.server")
+logger = logging.getLogger("penstock.server")
 
 MOST_CONNECTIONS = 16
 REQUEST_SECONDS = 5.0
@@ -145,7 +145,7 @@ class MetricsEndpoint:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError as error:
-            log.warning("cannot accept a connection for metrics: %s", error.strerror)
+            logger.warning("cannot accept a connection for metrics: %s", error.strerror)
             self._stop(listener)
             self._app.loop.call_later(REST, self._serve_again, listener)
 
@@ -169,7 +169,7 @@ class MetricsEndpoint:
                 ssl_handshake_timeout=REQUEST_SECONDS if context is not None else None,
             )  # fmt: skip
         except OSError as error:  # it went away, or cannot speak TLS
-            log.info("closing a connection for metrics: %s", error or type(error).__name__)
+            logger.info("closing a connection for metrics: %s", error or type(error).__name__)
             self._connections.pop(connection, None)
             accepted.close()
         except asyncio.CancelledError:
@@ -204,7 +204,7 @@ class MetricsEndpoint:
         try:
             status, body, kind, more = await self._answer_to(request)
         except Exception:  # a bug of ours must not leave the connection without an answer
-            log.exception("internal error in the answer to a monitoring program")
+            logger.exception("internal error in the answer to a monitoring program")
             status, body, kind, more = HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error; see the log\n", PLAIN, ()
         connection.send(
             response(
