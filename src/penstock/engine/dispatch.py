@@ -224,7 +224,9 @@ class Engine:
         self.publications = Publications()
         self.scripting = Scripting(self)
         self.give_replies: Callable[[], None] = lambda: None  # give `commit` all replies that were not given to it yet
-        self.meanwhile: Callable[[], None] = lambda: None  # serve other clients while a script holds the loop
+        self.serve_while_script_runs: Callable[[], None] = lambda: (
+            None
+        )  # serve other clients while a script holds the loop
         self.monitors = Monitors(self)
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call is one atomic unit
         self.commit: Commit | None = None  # set while there is a log that replies must wait for

@@ -6,8 +6,8 @@ the script. lua/sandbox.lua is the Lua half: what a script can see, and how its 
 
 A script that runs too long: Lua calls `_tick` every so many instructions. After busy-reply-threshold, the fast path is
 off, other clients get BUSY, and SCRIPT KILL makes the next tick end the script unless it has written. To serve them
-while the loop thread runs Lua, the tick calls `engine.meanwhile`, which the server sets to a function that reads its
-sockets. One call of a C function, such as string.rep or a command, cannot be interrupted.
+while the loop thread runs Lua, the tick calls `engine.serve_while_script_runs`, which the server sets to a function
+that reads its sockets. One call of a C function, such as string.rep or a command, cannot be interrupted.
 
 The interpreter itself, and its memory limit, is lua/interpreter.py.
 
@@ -391,7 +391,7 @@ class Scripting:
             run.polled = now
             seen = engine.clock.now
             try:
-                engine.meanwhile()
+                engine.serve_while_script_runs()
             except Exception as error:  # none of their errors may reach the script
                 logger.exception("cannot read from other clients", exc_info=error)
             engine.clock.now = seen  # the script's clock does not advance

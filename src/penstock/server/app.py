@@ -64,7 +64,7 @@ class App:
         self.acceptor = Acceptor(self)
         self.listeners = Listeners(config, self.acceptor.serve, self.acceptor.stop)
         self._choose_port = choose_port
-        self.engine.meanwhile = BusyScriptSockets(self).look
+        self.engine.serve_while_script_runs = BusyScriptSockets(self).look
         self.engine.give_replies = self._give_replies
         self._cron: asyncio.Task[None] | None = None
         self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
