@@ -18,7 +18,7 @@ from penstock.cli.remote_server import Lost
 
 MODULES = {
     "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
-    "streams": "streams", "run": "run", "init": "init", "letters": "letters",
+    "streams": "streams", "run": "run", "init": "init", "letters": "dead_letters",
     "schema": "schemas", "worker": "worker", "history": "history", "console": "console",
     "metrics": "metrics", "shard": "shards",
 }  # fmt: skip

@@ -41,7 +41,7 @@ what is imported:
       ^
     consumer/   members of groups; imported by the clients of api/, imports their streams
         core             the workers, without I/O; steps: what they ask; sync, aio: threads and tasks that do it
-        body             what the consumers of both clients share
+        base             what the consumers of both clients share
         terms, orders, sender, outages, pace, queues, part, delivered, holdings, counts, handlers, stop_signals
         follow           a stream from an offset that the caller keeps
       ^

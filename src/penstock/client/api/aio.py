@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from penstock.client.api.calls import answer, call
 from penstock.client.api.options import AioClientOptions, AioUrlOptions
 from penstock.client.api.pipeline import (
-    PipelineBody,
+    PipelineBase,
     batch_of,
     bulk_batch,
     bulk_results,
@@ -31,8 +31,8 @@ from penstock.client.api.pipeline import (
 )
 from penstock.client.api.reply_types import Key
 from penstock.client.api.scripts import AioRegisteredScript
-from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take_options
-from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.shared import ClientBase, shown_with_arguments_of, take_options
+from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
 from penstock.client.api.urls import aio_pool
@@ -55,7 +55,7 @@ AWAITED_MANY_BYTES = 1500
 """The same for one of many commands: those of pipelines and of `execute_many` keep more."""
 
 
-class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
+class Client(ClientBase[AioConnection], StreamCommands, Shortcuts, redis.asyncio.Redis):  # type: ignore[misc]
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
 
     @shown_with_arguments_of(redis.asyncio.Redis.__init__)
@@ -179,7 +179,7 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 
-class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client.Pipeline):  # type: ignore[misc]
+class Pipeline(PipelineBase, StreamCommands, Shortcuts, redis.asyncio.client.Pipeline):  # type: ignore[misc]
     """redis-py's asyncio pipeline, written in one go and finished by the core."""
 
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:

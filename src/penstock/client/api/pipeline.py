@@ -35,7 +35,7 @@ _NO_OPTIONS: dict[str, Any] = {}  # most commands have none: one for all, which 
 _MULTI, _EXEC = ("MULTI",), ("EXEC",)
 
 
-class PipelineBody:
+class PipelineBase:
     """The methods that the pipelines of both clients add to redis-py's."""
 
     _queues_commands: Literal[True] = True  # reply_types.AnyPipeline

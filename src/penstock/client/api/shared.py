@@ -66,7 +66,7 @@ class AnyConnection(Protocol):
 L = TypeVar("L", bound=AnyConnection)
 
 
-class ClientBody(ABC, Generic[L]):
+class ClientBase(ABC, Generic[L]):
     """Mixed into a client of redis-py; `_set_up` after its constructor."""
 
     connection_pool: Any

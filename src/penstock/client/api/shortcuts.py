@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 
-class QuickCommands:
+class Shortcuts:
     """Goes before redis-py's command classes. A type checker sees redis-py's methods, which have exact types."""
 
     if not TYPE_CHECKING:

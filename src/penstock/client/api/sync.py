@@ -21,7 +21,7 @@ from redis.retry import Retry
 from penstock.client.api.calls import answer, call
 from penstock.client.api.options import ClientOptions, UrlOptions
 from penstock.client.api.pipeline import (
-    PipelineBody,
+    PipelineBase,
     batch_of,
     bulk_batch,
     bulk_results,
@@ -31,8 +31,8 @@ from penstock.client.api.pipeline import (
 )
 from penstock.client.api.reply_types import Key
 from penstock.client.api.scripts import RegisteredScript
-from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take_options
-from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.shared import ClientBase, shown_with_arguments_of, take_options
+from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
 from penstock.client.api.urls import sync_pool
@@ -49,7 +49,7 @@ from penstock.client.producer.terms import ProducerOptions
 from penstock.client.producer.terms import Terms as ProducerTerms
 
 
-class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Redis):
+class Client(ClientBase[SyncConnection], StreamCommands, Shortcuts, redis.Redis):
     """A Redis client that knows what happened to every command; docs/client.md has the whole story.
 
     Takes all arguments of redis.Redis, and: `delivery` (a Delivery or its name), `replay_filter`, `command_timeout`
@@ -182,7 +182,7 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         super().close()
 
 
-class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipeline):
+class Pipeline(PipelineBase, StreamCommands, Shortcuts, redis.client.Pipeline):
     """redis-py's pipeline, written in one go and finished by the core."""
 
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:

@@ -26,11 +26,11 @@ from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
 from penstock.client.api.options import AioClusterOptions
 from penstock.client.api.pipeline import told_of_all
-from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
 from penstock.client.cluster.aio_connections import AioNodePool
 from penstock.client.cluster.bounds import PATROL
-from penstock.client.cluster.calls import ClusterBody, PipelineBody
+from penstock.client.cluster.calls import ClusterBase, ClusterPipelineBase
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.node_methods import NodeMethods
@@ -42,7 +42,7 @@ from penstock.client.errors import NotSent
 
 
 class Cluster(  # type: ignore[misc]
-    ClusterBody, NodeMethods, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
+    ClusterBase, NodeMethods, StreamCommands, Shortcuts, AsyncRedisModuleCommands, AsyncCoreCommands
 ):
     """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
@@ -265,7 +265,7 @@ functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__do
 
 
 class ClusterPipeline(  # type: ignore[misc]
-    PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
+    ClusterPipelineBase, StreamCommands, Shortcuts, AsyncRedisModuleCommands, AsyncCoreCommands
 ):
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 

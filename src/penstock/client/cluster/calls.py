@@ -85,7 +85,7 @@ class PipelineCalls:
         self.commands, self.options = [], []
 
 
-class ClusterBody:
+class ClusterBase:
     """Delivery settings and counters of both cluster clients.
 
     The settings may be changed at any time, and then apply to commands that have no reply yet.
@@ -147,7 +147,7 @@ def _refuse_stream_client(name: str) -> NoReturn:
     )
 
 
-class PipelineBody:
+class ClusterPipelineBase:
     """What the blocking and the asyncio pipeline share: all but the driving."""
 
     _queues_commands: Literal[True] = True  # reply_types.AnyPipeline

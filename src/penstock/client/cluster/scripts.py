@@ -7,16 +7,16 @@ over has not got it.
 from __future__ import annotations
 
 from penstock.client.api.scripts import AioRegisteredScript, RegisteredScript
-from penstock.client.cluster.calls import PipelineBody
+from penstock.client.cluster.calls import ClusterPipelineBase
 
 
 class ClusterScript(RegisteredScript):
     """For penstock.Cluster."""
 
-    pipelines = (PipelineBody,)
+    pipelines = (ClusterPipelineBase,)
 
 
 class AioClusterScript(AioRegisteredScript):
     """For penstock.aio.Cluster."""
 
-    pipelines = (PipelineBody,)
+    pipelines = (ClusterPipelineBase,)

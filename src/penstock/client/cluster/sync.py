@@ -33,10 +33,10 @@ from redis.lock import Lock
 
 from penstock.client.api.options import ClusterOptions
 from penstock.client.api.pipeline import told_of_all
-from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
 from penstock.client.cluster.bounds import PATROL
-from penstock.client.cluster.calls import ClusterBody, PipelineBody
+from penstock.client.cluster.calls import ClusterBase, ClusterPipelineBase
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.node_methods import NodeMethods
@@ -50,7 +50,7 @@ from penstock.client.drivers.sync import Reentered
 from penstock.client.errors import NotSent
 
 
-class Cluster(ClusterBody, NodeMethods, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCommands, CoreCommands):
     """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[False] = False
@@ -279,7 +279,7 @@ class Cluster(ClusterBody, NodeMethods, StreamCommands, QuickCommands, RedisModu
 functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
-class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class ClusterPipeline(ClusterPipelineBase, StreamCommands, Shortcuts, RedisModuleCommands, CoreCommands):
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 
     _is_async_client: Literal[False] = False

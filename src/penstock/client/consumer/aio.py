@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import redis
 
-from penstock.client.consumer.body import ConsumerBody, Iteration
+from penstock.client.consumer.base import ConsumerBase, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
@@ -29,14 +29,14 @@ from penstock.client.consumer.terms import Terms
 _logger = logging.getLogger("penstock.consumer")
 
 
-class _Bell:
+class _Wakeup:
     """How the workers of a core wait."""
 
     def __init__(self) -> None:
         self._changed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """From the loop, a signal handler or another thread."""
         changed, self._changed = self._changed, None
         if changed is None or self._loop is None:
@@ -58,16 +58,16 @@ class _Bell:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
 
-async def send(link: Any, step: Call) -> list[Any]:
+async def send(client: Any, step: Call) -> list[Any]:
     """The replies; errors stand in their place."""
     try:
-        replies: list[Any] = await link.execute_many(step.commands, raise_on_error=False)
+        replies: list[Any] = await client.execute_many(step.commands, raise_on_error=False)
         return replies
     except (redis.RedisError, OSError) as error:
         return [error] * len(step.commands)
 
 
-async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
+async def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
     """Carry out steps until there is a part to process; None at the end."""
     answer: Any = None
     try:
@@ -77,9 +77,9 @@ async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) 
             if isinstance(step, Part):
                 return step
             if isinstance(step, Call):
-                answer = await send(link, step)
+                answer = await send(client, step)
             elif isinstance(step, Wait):
-                await (asyncio.sleep(step.seconds) if is_keeper else bell.wait(step.seconds))
+                await (asyncio.sleep(step.seconds) if is_keeper else wakeup.wait(step.seconds))
     except StopIteration:
         return None
     except BaseException:
@@ -90,17 +90,17 @@ async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) 
 class _Iteration(Iteration):
     """With the task that extends leases."""
 
-    def __init__(self, steps: Steps, link: Any, keeper: asyncio.Task[None]) -> None:
-        super().__init__(steps, link)
+    def __init__(self, steps: Steps, client: Any, keeper: asyncio.Task[None]) -> None:
+        super().__init__(steps, client)
         self.keeper = keeper
 
 
-class AioConsumer(ConsumerBody):
+class AioConsumer(ConsumerBase):
     """For penstock.aio.Client."""
 
     def __init__(self, client: Any, terms: Terms) -> None:
-        self._bell = _Bell()
-        super().__init__(client, terms, self._bell.ring)
+        self._wakeup = _Wakeup()
+        super().__init__(client, terms, self._wakeup.wake)
         self._iteration: _Iteration | None = None
         self._signals = ExitStack()
         weakref.finalize(self, self._core.abandon)
@@ -132,42 +132,42 @@ class AioConsumer(ConsumerBody):
         run.leave(error)
         try:
             if run.part is not None:
-                await _drive(self._bell, run.link, run.steps)
+                await _drive(self._wakeup, run.client, run.steps)
         finally:
-            await self._finish(run.link, run.keeper)
+            await self._finish(run.client, run.keeper)
 
     async def __aiter__(self) -> AsyncIterator[Delivered]:
         run = _Iteration(self._core.work(), self._client.consumer_client(), self._start_keeper())
         self._iteration = run
         try:
-            while (part := await _drive(self._bell, run.link, run.steps)) is not None:
+            while (part := await _drive(self._wakeup, run.client, run.steps)) is not None:
                 for message in run.each(part):
                     yield message
         except GeneratorExit:
             raise  # `aclose` is told whether the message is done
         except BaseException:
             self._iteration = None
-            await self._finish(run.link, run.keeper)
+            await self._finish(run.client, run.keeper)
             raise
         if self._iteration is run:
             self._iteration = None
-            await self._finish(run.link, run.keeper)
+            await self._finish(run.client, run.keeper)
 
-    async def _finish(self, link: Any, keeper: asyncio.Task[None]) -> None:
+    async def _finish(self, client: Any, keeper: asyncio.Task[None]) -> None:
         """Give back what is held, and end the keeper."""
         keeper.cancel()
         try:
-            await _drive(self._bell, link, self._core.finish())
+            await _drive(self._wakeup, client, self._core.finish())
         except (redis.ConnectionError, redis.TimeoutError):
             _logger.warning("the server does not answer: messages that are held will come again")
         finally:
-            await link.aclose()
+            await client.aclose()
             await asyncio.wait([keeper])
 
     def _start_keeper(self) -> asyncio.Task[None]:
         # It must not refer to the consumer: it would then hold messages of a consumer that was forgotten.
         return asyncio.create_task(
-            _keep(self._client.consumer_client(), self._core, self._bell), name="consumer-keeper"
+            _keep(self._client.consumer_client(), self._core, self._wakeup), name="consumer-keeper"
         )
 
     # -- workers --------------------------------------------------------------------------------------------------
@@ -231,19 +231,19 @@ class AioConsumer(ConsumerBody):
             await asyncio.wait(left, timeout=0.5 if grace is None else min(grace, 0.5))
 
     async def _work(self, handler: Handler, on_error: OnError) -> None:
-        steps, link = self._core.work(), self._client.consumer_client()
+        steps, client = self._core.work(), self._client.consumer_client()
         process = self._process_batch if handler.batch else self._process_each
         try:
-            while (part := await _drive(self._bell, link, steps)) is not None:
+            while (part := await _drive(self._wakeup, client, steps)) is not None:
                 try:
                     await process(part, handler, on_error)
                 except BaseException:  # cancelled, most likely
                     self.stop()
                     with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
-                        await _drive(self._bell, link, steps)
+                        await _drive(self._wakeup, client, steps)
                     raise
         finally:
-            await link.aclose()
+            await client.aclose()
 
     async def _process_each(self, part: Part, handler: Handler, on_error: OnError) -> None:
         for message in part.each():
@@ -296,13 +296,13 @@ async def _tell(on_error: OnError, message: Delivered, error: Exception) -> None
         await told
 
 
-async def _keep(link: Any, core: ConsumerCore, bell: _Bell) -> None:
+async def _keep(client: Any, core: ConsumerCore, wakeup: _Wakeup) -> None:
     try:
-        await _drive(bell, link, core.keep(), is_keeper=True)
+        await _drive(wakeup, client, core.keep(), is_keeper=True)
     except asyncio.CancelledError:
         raise
     except BaseException as error:
         _logger.warning("leases are no longer extended: %s", error)
         raise
     finally:
-        await link.aclose()
+        await client.aclose()

@@ -101,7 +101,7 @@ class Follow:
                 return
 
 
-def follow(link: Any, send: Any, what: Follow) -> Iterator[FollowedBatch]:
+def follow(client: Any, send: Any, what: Follow) -> Iterator[FollowedBatch]:
     """With a client of threads, which is closed at the end."""
     steps, answer = what.steps(), None
     try:
@@ -109,7 +109,7 @@ def follow(link: Any, send: Any, what: Follow) -> Iterator[FollowedBatch]:
             step = steps.send(answer)
             answer = None
             if isinstance(step, Call):
-                answer = send(link, step)
+                answer = send(client, step)
             elif isinstance(step, Wait):
                 sleep(step.seconds)
             else:
@@ -117,10 +117,10 @@ def follow(link: Any, send: Any, what: Follow) -> Iterator[FollowedBatch]:
     except StopIteration:
         return
     finally:
-        link.close()
+        client.close()
 
 
-async def aio_follow(link: Any, send: Any, what: Follow) -> AsyncIterator[FollowedBatch]:
+async def aio_follow(client: Any, send: Any, what: Follow) -> AsyncIterator[FollowedBatch]:
     """With a client of asyncio, which is closed at the end."""
     steps, answer = what.steps(), None
     try:
@@ -131,10 +131,10 @@ async def aio_follow(link: Any, send: Any, what: Follow) -> AsyncIterator[Follow
                 return
             answer = None
             if isinstance(step, Call):
-                answer = await send(link, step)
+                answer = await send(client, step)
             elif isinstance(step, Wait):
                 await asyncio.sleep(step.seconds)
             else:
                 yield step
     finally:
-        await link.aclose()
+        await client.aclose()

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import redis
 
-from penstock.client.consumer.body import ConsumerBody, Iteration
+from penstock.client.consumer.base import ConsumerBase, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure, refuse_awaitable
@@ -29,61 +29,61 @@ from penstock.client.consumer.terms import Terms
 _logger = logging.getLogger("penstock.consumer")
 
 
-class _Bell:
+class _Wakeup:
     """The lock of a core, and how its workers wait."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.over = threading.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with self.changed:
             self.changed.notify_all()
 
 
-def send(link: Any, step: Call) -> list[Any]:
+def send(client: Any, step: Call) -> list[Any]:
     """The replies; errors stand in their place."""
     try:
-        replies: list[Any] = link.execute_many(step.commands, raise_on_error=False)
+        replies: list[Any] = client.execute_many(step.commands, raise_on_error=False)
         return replies
     except (redis.RedisError, OSError) as error:
         return [error] * len(step.commands)
 
 
-def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
+def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
     """Carry out steps until there is a part to process; None at the end."""
     answer: Any = None
     try:
         while True:
-            with bell.changed:
+            with wakeup.changed:
                 step: Step = steps.send(answer)
                 answer = None
                 if isinstance(step, Part):
                     return step
                 if isinstance(step, Wait) and not is_keeper:
-                    bell.changed.wait(step.seconds)
+                    wakeup.changed.wait(step.seconds)
                     continue
             if isinstance(step, Call):
-                answer = send(link, step)
+                answer = send(client, step)
             else:
-                bell.over.wait(step.seconds)
+                wakeup.over.wait(step.seconds)
     except StopIteration:
         return None
     except BaseException:
-        with bell.changed:
+        with wakeup.changed:
             steps.close()  # it waits for a reply that will not come
         raise
 
 
-class Consumer(ConsumerBody):
+class Consumer(ConsumerBase):
     """For penstock.Client."""
 
     def __init__(self, client: Any, terms: Terms) -> None:
-        self._bell = _Bell()
-        super().__init__(client, terms, self._bell.ring)
+        self._wakeup = _Wakeup()
+        super().__init__(client, terms, self._wakeup.wake)
         self._iteration: Iteration | None = None
         self._signals = ExitStack()
-        weakref.finalize(self, _forget, self._core, self._bell)
+        weakref.finalize(self, _forget, self._core, self._wakeup)
 
     # -- iteration ------------------------------------------------------------------------------------------------
 
@@ -108,50 +108,50 @@ class Consumer(ConsumerBody):
         run.leave(error)
         try:
             if run.part is not None:
-                _drive(self._bell, run.link, run.steps)
+                _drive(self._wakeup, run.client, run.steps)
         finally:
-            self._finish(run.link)
+            self._finish(run.client)
 
     def __iter__(self) -> Iterator[Delivered]:
         run = self._iteration = Iteration(self._core.work(), self._client.consumer_client())
         keeper = self._start_keeper(None)
         try:
-            while (part := _drive(self._bell, run.link, run.steps)) is not None:
+            while (part := _drive(self._wakeup, run.client, run.steps)) is not None:
                 yield from run.each(part)
         except GeneratorExit:
             raise  # `close` is told whether the message is done
         except BaseException:
             self._iteration = None
-            self._finish(run.link)
+            self._finish(run.client)
             raise
         if self._iteration is run:
             self._iteration = None
-            self._finish(run.link)
+            self._finish(run.client)
             keeper.join(1)
 
-    def _finish(self, link: Any) -> None:
+    def _finish(self, client: Any) -> None:
         """Give back what is held, and end the keeper."""
         try:
-            _drive(self._bell, link, self._core.finish())
+            _drive(self._wakeup, client, self._core.finish())
         except (redis.ConnectionError, redis.TimeoutError):
             _logger.warning("the server does not answer: messages that are held will come again")
         finally:
-            self._bell.over.set()
-            link.close()
+            self._wakeup.over.set()
+            client.close()
 
     def _start_keeper(self, failed: Callable[[BaseException], object] | None) -> threading.Thread:
         # It must not refer to the consumer: it would then hold messages of a consumer that was forgotten.
-        link, core, bell = self._client.consumer_client(), self._core, self._bell
+        client, core, wakeup = self._client.consumer_client(), self._core, self._wakeup
 
         def keep() -> None:
             try:
-                _drive(bell, link, core.keep(), is_keeper=True)
+                _drive(wakeup, client, core.keep(), is_keeper=True)
             except BaseException as error:
                 _logger.warning("leases are no longer extended: %s", error)
                 if failed is not None:
                     failed(error)
             finally:
-                link.close()
+                client.close()
 
         thread = threading.Thread(target=keep, name="consumer-keeper", daemon=True)
         thread.start()
@@ -236,19 +236,19 @@ class Consumer(ConsumerBody):
             raise failures[0]
 
     def _work(self, handler: Handler, on_error: OnError) -> None:
-        steps, link = self._core.work(), self._client.consumer_client()
+        steps, client = self._core.work(), self._client.consumer_client()
         process = self._process_batch if handler.batch else self._process_each
         try:
-            while (part := _drive(self._bell, link, steps)) is not None:
+            while (part := _drive(self._wakeup, client, steps)) is not None:
                 try:
                     process(part, handler, on_error)
                 except BaseException:  # the end, and not of this message alone
                     self.stop()
                     with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
-                        _drive(self._bell, link, steps)
+                        _drive(self._wakeup, client, steps)
                     raise
         finally:
-            link.close()
+            client.close()
 
     def _process_each(self, part: Part, handler: Handler, on_error: OnError) -> None:
         body, done = handler.call, part.done
@@ -284,6 +284,6 @@ class Consumer(ConsumerBody):
                 part.done(message.row)
 
 
-def _forget(core: ConsumerCore, bell: _Bell) -> None:
+def _forget(core: ConsumerCore, wakeup: _Wakeup) -> None:
     core.abandon()
-    bell.over.set()
+    wakeup.over.set()

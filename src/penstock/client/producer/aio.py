@@ -148,21 +148,21 @@ class AioProducer:
     # -- the task that sends ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        link = self._client.for_producer(self._core.terms.timeout)
+        client = self._client.for_producer(self._core.terms.timeout)
         core, loop = self._core, asyncio.get_running_loop()
         try:
             while not (core.is_closed and core.is_empty):
-                await self._turn(link, loop)
+                await self._turn(client, loop)
         except BaseException as error:
             core.fail_all(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             raise
         finally:
             self._tell()
-            await link.aclose()
+            await client.aclose()
             self._is_over = True
             self._let_look()
 
-    async def _turn(self, link: Any, loop: asyncio.AbstractEventLoop) -> None:
+    async def _turn(self, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         """Send one window, or wait until there is one."""
         core, now = self._core, loop.time()
         at = core.act_at(now)
@@ -170,8 +170,8 @@ class AioProducer:
             await self._sleep_until(at, loop)
             return
         if commands := core.take(now):
-            link.settings.command_timeout = core.patience(now)
-            core.answered(await link.execute_many(commands, raise_on_error=False), loop.time())
+            client.settings.command_timeout = core.patience(now)
+            core.answered(await client.execute_many(commands, raise_on_error=False), loop.time())
         self._tell()
 
     async def _sleep_until(self, at: float, loop: asyncio.AbstractEventLoop) -> None:

@@ -190,9 +190,9 @@ class Producer:
     # -- the thread that sends --------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        link = self._client.for_producer(self._core.terms.timeout)
+        client = self._client.for_producer(self._core.terms.timeout)
         try:
-            while self._turn(link):
+            while self._turn(client):
                 pass
         except BaseException as error:
             with self._lock:
@@ -200,11 +200,11 @@ class Producer:
             raise
         finally:
             self._tell()
-            link.close()
+            client.close()
             self._is_over = True
             self._let_look()
 
-    def _turn(self, link: Any) -> bool:
+    def _turn(self, client: Any) -> bool:
         """Send one window, or wait until there is one; False at the end."""
         core, now = self._core, monotonic()
         with self._lock:
@@ -214,8 +214,8 @@ class Producer:
             if core.is_closed and core.is_empty:
                 return False
         if commands:
-            link.settings.command_timeout = patience
-            replies = link.execute_many(commands, raise_on_error=False)
+            client.settings.command_timeout = patience
+            replies = client.execute_many(commands, raise_on_error=False)
             with self._lock:
                 core.answered(replies, monotonic())
             self._tell()

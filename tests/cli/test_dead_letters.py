@@ -12,7 +12,8 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock import Server
-from penstock.cli import letters, remote_server
+from penstock.cli import dead_letters as subcommand
+from penstock.cli import remote_server
 from penstock.cli.main import app
 from penstock.client import dead_letters
 from penstock.protocol.dead_letters import Letter
@@ -106,7 +107,7 @@ def test_a_count_limits_a_replay_and_the_next_goes_on(ours: Server, client: redi
 def test_a_lost_connection_puts_no_letter_back_twice_and_none_never(
     ours: Server, client: redis.Redis, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters, "AT_ONCE", 2)
+    monkeypatch.setattr(subcommand, "AT_ONCE", 2)
     monkeypatch.setattr(remote_server, "PAUSE", 0.0)
     write_letters(client, *(b"%d" % number for number in range(7)))
     with FaultProxy(("127.0.0.1", ours.port)) as proxy:
@@ -121,8 +122,8 @@ def test_a_letter_that_comes_during_a_replay_is_not_lost(
     ours: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_letters(client, b"one")
-    server = letters.RemoteServer(ours.url, "letters")
-    box = letters._LetterBox(server, "dead")
+    server = subcommand.RemoteServer(ours.url, "letters")
+    box = subcommand._LetterBox(server, "dead")
     position = dead_letters.position
 
     def interrupted(key: bytes, first: int) -> dead_letters.Steps:
@@ -131,7 +132,7 @@ def test_a_letter_that_comes_during_a_replay_is_not_lost(
         return (yield from position(key, first))
 
     monkeypatch.setattr(dead_letters, "position", interrupted)
-    progress = letters._Progress(server, dry_run=False)
+    progress = subcommand._Progress(server, dry_run=False)
     assert box.put_back(1, 10, progress) == 1, "the stream changed, so nothing was done"
     assert not client.exists("clicks")
     assert box.put_back(1, 10, progress) == 3

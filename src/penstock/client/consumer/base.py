@@ -15,9 +15,9 @@ from penstock.client.consumer.terms import Terms
 class Iteration:
     """A loop over a consumer: its steps, and the message that the loop is at."""
 
-    def __init__(self, steps: Steps, link: Any) -> None:
+    def __init__(self, steps: Steps, client: Any) -> None:
         self.steps = steps
-        self.link = link
+        self.client = client
         self.part: Part | None = None
         self.message: Delivered | None = None
 
@@ -40,7 +40,7 @@ class Iteration:
                 self.part.failed(self.message, error)
 
 
-class ConsumerBody:
+class ConsumerBase:
     """See the top of this file."""
 
     def __init__(self, client: Any, terms: Terms, wake: Callable[[], None]) -> None:
