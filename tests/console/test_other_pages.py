@@ -174,8 +174,8 @@ def test_a_node_of_a_shard_shows_its_epoch_and_lease() -> None:
         return [info for _ in commands]
 
     console = SimpleNamespace(options=SimpleNamespace(place="a:6379"))
-    asking = SimpleNamespace(login=SimpleNamespace(find_all=find_all), console=console)
-    found = asyncio.run(nodes(asking))  # type: ignore[arg-type]
+    context = SimpleNamespace(login=SimpleNamespace(find_all=find_all), console=console)
+    found = asyncio.run(nodes(context))  # type: ignore[arg-type]
     assert found["shard"] == {"name": "shop", "node": "a", "epoch": 7, "lease": 2.5, "in_sync": ["a", "b"]}
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from penstock.client import dead_letters
 from penstock.client.dead_letters import CannotPutBack, Plan
 from penstock.console.action_log import LONGEST
-from penstock.console.asking import Asking
 from penstock.console.errors import Missing, Wrong
-from penstock.console.shown import cut
+from penstock.console.json_bytes import cut
+from penstock.console.request_context import RequestContext
 from penstock.console.views.previews import target_of
 
 TRIES = 5
@@ -35,68 +35,68 @@ class Done:
 class Action:
     title: str
     """In the log."""
-    run: Callable[[Asking], Awaitable[Done]]
+    run: Callable[[RequestContext], Awaitable[Done]]
 
-    def target(self, asking: Asking) -> str:
-        return cut(asking.given.key(), LONGEST) if asking.given.has("key") else ""
+    def target(self, context: RequestContext) -> str:
+        return cut(context.given.key(), LONGEST) if context.given.has("key") else ""
 
 
-async def write(asking: Asking) -> Done:
-    given = asking.given
+async def write(context: RequestContext) -> Done:
+    given = context.given
     key, tag, entry = given.key(), given.text("tag", "").encode(), given.text("entry", "").encode()
     if len(entry) > LARGEST_ENTRY:
         raise Wrong(f"An entry that is written here has at most {LARGEST_ENTRY >> 20} MB.")
     delay = given.number("delay", 0, most=366 * 86_400_000)
     options = ("DELAY", delay) if delay else ()
-    offset = await asking.login.call("TWRITE", key, *options, "ENTRIES", tag, entry)
+    offset = await context.login.call("TWRITE", key, *options, "ENTRIES", tag, entry)
     detail = {"offset": offset, "bytes": len(entry)}
     if offset is None:
         return Done("The entry does not fit the stream's schema: it went to the dead letters.", detail)
     return Done(f"Written at offset {offset:,}.", detail)
 
 
-async def move_group(asking: Asking) -> Done:
-    given, key, group = asking.given, asking.given.key(), asking.given.key("group")
+async def move_group(context: RequestContext) -> Done:
+    given, key, group = context.given, context.given.key(), context.given.key("group")
     if not group:
         raise Wrong("A group has a name.")
-    info = await asking.login.stream(key)
-    offset = await target_of(asking.login, key, given, info)
-    await asking.login.call("TGROUP", "SET", key, group, offset)
+    info = await context.login.stream(key)
+    offset = await target_of(context.login, key, given, info)
+    await context.login.call("TGROUP", "SET", key, group, offset)
     return Done(f"The group {cut(group)} goes on at offset {offset:,}.", {"group": cut(group), "offset": offset})
 
 
-async def delete_group(asking: Asking) -> Done:
-    group = asking.given.key("group")
-    if not await asking.login.call("TGROUP", "DEL", asking.given.key(), group):
+async def delete_group(context: RequestContext) -> Done:
+    group = context.given.key("group")
+    if not await context.login.call("TGROUP", "DEL", context.given.key(), group):
         raise Missing("There is no such group.")
     return Done(f"The group {cut(group)} is deleted.", {"group": cut(group)})
 
 
-async def retain(asking: Asking) -> Done:
-    given = asking.given
+async def retain(context: RequestContext) -> Done:
+    given = context.given
     count, age, size = (given.number(name, 0) for name in ("count", "age", "bytes"))
     compact = "yes" if given.text("compact", "no") == "yes" else "no"
-    await asking.login.call(
+    await context.login.call(
         "TRETAIN", given.key(), "COUNT", count, "AGE", age, "BYTES", size, "COMPACT", compact
     )  # fmt: skip
     return Done("The retention is changed.", {"count": count, "age": age, "bytes": size, "compact": compact})
 
 
-async def put_back(asking: Asking) -> Done:
+async def put_back(context: RequestContext) -> Done:
     """One letter: `offset`; or all that are left."""
-    given, login, key = asking.given, asking.login, asking.given.key()
+    given, login, key = context.given, context.login, context.given.key()
     bounds, *_ = await login.call("TREAD", key, 1, 0, "WITHINFO")
     first, last = bounds
     if given.has("offset"):
         offset = given.number("offset")
-        await _transaction(asking, key, partial(dead_letters.single, key, offset, first))
+        await _transaction(context, key, partial(dead_letters.single, key, offset, first))
         return Done(f"The message of letter {offset:,} is put back.", {"offset": offset, "letters": 1})
     skip = given.text("skip", "no") == "yes"
     place = first
     count = skipped = 0
     while place <= last and count < MOST_LETTERS:
         steps = partial(dead_letters.replay, key, place, (first, last), dead_letters.AT_ONCE, skip)
-        plan = await _transaction(asking, key, steps)
+        plan = await _transaction(context, key, steps)
         count += sum(len(messages) for messages in plan.targets.values())
         skipped += len(plan.skipped)
         place = plan.end
@@ -105,36 +105,36 @@ async def put_back(asking: Asking) -> Done:
     return Done(f"{count:,} {noun} put back.{passed}", {"letters": count, "skipped": skipped})
 
 
-async def end_client(asking: Asking) -> Done:
-    number = asking.given.number("id")
-    if not await asking.login.call("CLIENT", "KILL", "ID", number):
+async def end_client(context: RequestContext) -> Done:
+    number = context.given.number("id")
+    if not await context.login.call("CLIENT", "KILL", "ID", number):
         raise Missing("This client is gone already.")
     return Done(f"The connection of client {number} is ended.", {"id": number})
 
 
-async def empty_slow_log(asking: Asking) -> Done:
-    await asking.login.call("SLOWLOG", "RESET")
+async def empty_slow_log(context: RequestContext) -> Done:
+    await context.login.call("SLOWLOG", "RESET")
     return Done("The slow log is empty.")
 
 
-async def delete_key(asking: Asking) -> Done:
-    key = asking.given.key()
-    if not await asking.login.call("UNLINK", key):
+async def delete_key(context: RequestContext) -> Done:
+    key = context.given.key()
+    if not await context.login.call("UNLINK", key):
         raise Missing("There is no such key.")
     return Done(f"{cut(key)} is deleted.")
 
 
-async def expire_key(asking: Asking) -> Done:
-    key, seconds = asking.given.key(), asking.given.number("seconds", 0, most=10**10)
+async def expire_key(context: RequestContext) -> Done:
+    key, seconds = context.given.key(), context.given.number("seconds", 0, most=10**10)
     if seconds:
-        if not await asking.login.call("PEXPIRE", key, seconds * 1000):
+        if not await context.login.call("PEXPIRE", key, seconds * 1000):
             raise Missing("There is no such key.")
         return Done(f"{cut(key)} expires in {seconds:,} s.", {"seconds": seconds})
-    await asking.login.call("PERSIST", key)
+    await context.login.call("PERSIST", key)
     return Done(f"{cut(key)} does not expire.", {"seconds": 0})
 
 
-async def _transaction(asking: Asking, key: bytes, steps: Callable[[], dead_letters.Steps]) -> Plan:
+async def _transaction(context: RequestContext, key: bytes, steps: Callable[[], dead_letters.Steps]) -> Plan:
     made: list[Plan] = []
 
     def plan() -> dead_letters.Steps:
@@ -143,7 +143,7 @@ async def _transaction(asking: Asking, key: bytes, steps: Callable[[], dead_lett
 
     for _ in range(TRIES):
         try:
-            if await asking.login.change(key, plan) is not None:
+            if await context.login.change(key, plan) is not None:
                 return made[-1]
         except CannotPutBack as error:
             raise Wrong(f"{str(error)[0].upper()}{str(error)[1:]}.") from None

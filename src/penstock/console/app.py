@@ -27,18 +27,18 @@ from starlette.staticfiles import StaticFiles
 
 from penstock.console import live
 from penstock.console.action_log import ActionLog
-from penstock.console.asking import Asking, Body, Console, Query
 from penstock.console.browser_sessions import COOKIE, IDLE, BrowserSession, BrowserSessions
 from penstock.console.errors import Away, Missing, NotLoggedIn, Problem, Refused, TooMany, Wrong
 from penstock.console.history import History
-from penstock.console.lasting import LastingAnswers
+from penstock.console.json_bytes import as_json, text
 from penstock.console.login import Login
 from penstock.console.long_names import LongNames
+from penstock.console.long_responses import LongResponses
 from penstock.console.options import Options
 from penstock.console.pages import ACTIONS, PAGES, STREAMED, VIEWS
+from penstock.console.request_context import Body, Console, Query, RequestContext
 from penstock.console.sampler import Samplers
 from penstock.console.security import Guard
-from penstock.console.shown import as_json, text
 from penstock.console.throttle import Throttle
 
 STATIC = Path(__file__).parent / "static"
@@ -59,7 +59,7 @@ class App:
         history = History(options.folder, options.place)
         self.console = Console(options, history, Samplers(history), ActionLog(options.folder), LongNames())
         self.sessions = BrowserSessions()
-        self.lasting = LastingAnswers()
+        self.long_responses = LongResponses()
         self.throttle = Throttle(time.monotonic)
         self._attempts = asyncio.Semaphore(4)
 
@@ -200,22 +200,22 @@ class App:
     # -- what pages show, and actions ---------------------------------------------------------------------------
 
     async def view(self, request: Request) -> Response:
-        asking = Asking(self.console, self._session(request), self._query(request))
-        return _Answer(await _named(VIEWS, request)(asking))
+        context = RequestContext(self.console, self._session(request), self._query(request))
+        return _Answer(await _named(VIEWS, request)(context))
 
     def _query(self, request: Request) -> Query:
         return Query(request.scope["query_string"], self.console.names)
 
     async def live(self, request: Request) -> Response:
-        asking = Asking(self.console, self._session(request), self._query(request))
-        found = live.until(self.console.closing, live.events(_named(VIEWS, request), asking))
-        return self._lasting(asking, StreamingResponse(found, media_type=live.TYPE, headers=live.HEADERS))
+        context = RequestContext(self.console, self._session(request), self._query(request))
+        found = live.until(self.console.closing, live.events(_named(VIEWS, request), context))
+        return self._long_response(context, StreamingResponse(found, media_type=live.TYPE, headers=live.HEADERS))
 
     async def streamed(self, request: Request) -> Response:
-        asking = Asking(self.console, self._session(request), self._query(request))
-        return self._lasting(asking, await _named(STREAMED, request)(asking))
+        context = RequestContext(self.console, self._session(request), self._query(request))
+        return self._long_response(context, await _named(STREAMED, request)(context))
 
-    def _lasting(self, asking: Asking, response: Response) -> Response:
+    def _long_response(self, context: RequestContext, response: Response) -> Response:
         """An answer that is counted while it is sent. Pages are told by an event that there are too many."""
 
         def refused(problem: Problem) -> Response:
@@ -223,7 +223,7 @@ class App:
                 return Response(live.problem_event(problem), media_type=live.TYPE, headers=live.HEADERS)
             return _Answer({"error": str(problem)}, problem.status)
 
-        return self.lasting.answer(asking.session, response, refused)
+        return self.long_responses.answer(context.session, response, refused)
 
     async def act(self, request: Request) -> Response:
         session = self._session(request)
@@ -231,15 +231,15 @@ class App:
             raise Refused("The page is out of date: load it again.")
         action = _named(ACTIONS, request)
         session.login.forget_refusals()
-        asking = Asking(self.console, session, Body(await _body(request), self.console.names))
+        context = RequestContext(self.console, session, Body(await _body(request), self.console.names))
         try:
-            done = await action.run(asking)
+            done = await action.run(context)
         except Problem as problem:
             if isinstance(problem, Away) and problem.is_unsent:
                 problem = Away(f"{problem} The command was not sent.")
-            self._log(session, action.title, action.target(asking), {}, str(problem))
+            self._log(session, action.title, action.target(context), {}, str(problem))
             raise problem from None
-        self._log(session, action.title, action.target(asking), done.detail, "done")
+        self._log(session, action.title, action.target(context), done.detail, "done")
         return _Answer({"text": done.text, **done.detail})
 
     def _log(self, session: BrowserSession, action: str, target: str, detail: dict[str, Any], outcome: str) -> None:

@@ -18,11 +18,11 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Problem, TooMany, Wrong
+from penstock.console.json_bytes import cut, text
 from penstock.console.live import HEADERS, TYPE, event, problem_event, until
 from penstock.console.parquet_child import ROW
-from penstock.console.shown import cut, text
+from penstock.console.request_context import RequestContext
 from penstock.console.views.messages import one, shown
 
 MOST_MESSAGES = 100_000
@@ -39,23 +39,23 @@ PAUSE = 0.25
 # -- the tail -------------------------------------------------------------------------------------------------
 
 
-async def tail(asking: Asking) -> Response:
-    key = asking.given.key()
-    bounds, *_ = await asking.login.call("TREAD", key, 1, 0, "WITHINFO")
-    found = until(asking.console.closing, _tail(asking, key, bounds[1] + 1))
+async def tail(context: RequestContext) -> Response:
+    key = context.given.key()
+    bounds, *_ = await context.login.call("TREAD", key, 1, 0, "WITHINFO")
+    found = until(context.console.closing, _tail(context, key, bounds[1] + 1))
     return StreamingResponse(found, media_type=TYPE, headers=HEADERS)
 
 
-async def _tail(asking: Asking, key: bytes, place: int) -> AsyncIterator[bytes]:
+async def _tail(context: RequestContext, key: bytes, place: int) -> AsyncIterator[bytes]:
     """New messages, at most four portions a second. A reader that cannot follow passes over messages, and is told."""
     yield event("begin", {"offset": place})
     while True:
         try:
-            reply = await asking.login.block(
+            reply = await context.login.block(
                 "TREAD", key, place, TAIL_PIECE, "WITHTIME", "WITHINFO", "MAXBYTES", TAIL_BYTES, "BLOCK", BLOCK_MS
             )
             if reply is None:
-                (first, last), *_ = await asking.login.call("TREAD", key, 1, 0, "WITHINFO")
+                (first, last), *_ = await context.login.call("TREAD", key, 1, 0, "WITHINFO")
                 if place > last + 1:  # the stream was replaced
                     place = first
                 yield b": still here\n\n"
@@ -77,26 +77,26 @@ async def _tail(asking: Asking, key: bytes, place: int) -> AsyncIterator[bytes]:
             place += len(found)
         else:
             place = max(first, place)
-        yield event("messages", {"rows": [shown(asking, message) for message in rows], "passed": passed, "last": last})
+        yield event("messages", {"rows": [shown(context, message) for message in rows], "passed": passed, "last": last})
         await asyncio.sleep(PAUSE)
 
 
 # -- files ----------------------------------------------------------------------------------------------------
 
 
-async def download(asking: Asking) -> Response:
+async def download(context: RequestContext) -> Response:
     """Messages between two offsets as CSV or Parquet."""
-    given, key = asking.given, asking.given.key()
+    given, key = context.given, context.given.key()
     kind = given.text("format", "csv")
     if kind not in ("csv", "parquet"):
         raise Wrong("A download is csv or parquet.")
-    info = await asking.login.stream(key)
+    info = await context.login.stream(key)
     first = max(given.number("from", info[b"first"]), info[b"first"])
     last = min(given.number("to", info[b"last"]), info[b"last"], first + MOST_MESSAGES - 1)
-    if kind == "parquet" and asking.console.parquet_writers >= MOST_WRITERS:
+    if kind == "parquet" and context.console.parquet_writers >= MOST_WRITERS:
         raise TooMany(f"{MOST_WRITERS} downloads as Parquet are under way. Wait for one to end, or take CSV.")
-    pieces = _pieces(asking, key, first, last)
-    body = _csv(pieces) if kind == "csv" else _parquet(asking, pieces)
+    pieces = _pieces(context, key, first, last)
+    body = _csv(pieces) if kind == "csv" else _parquet(context, pieces)
     return StreamingResponse(body, media_type=_TYPES[kind], headers=_attachment(f"{cut(key)}-{first}-{last}.{kind}"))
 
 
@@ -107,11 +107,11 @@ def _attachment(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{re.sub(r"[^A-Za-z0-9._-]", "_", name)[-120:]}"'}
 
 
-async def _pieces(asking: Asking, key: bytes, first: int, last: int) -> AsyncIterator[list[Any]]:
+async def _pieces(context: RequestContext, key: bytes, first: int, last: int) -> AsyncIterator[list[Any]]:
     """Messages as they are read, payloads masked; up to a bound in bytes."""
-    mask, sent = asking.console.options.mask, 0
+    mask, sent = context.console.options.mask, 0
     while first <= last and sent < MOST_BYTES:
-        found = await asking.login.call(
+        found = await context.login.call(
             "TREAD", key, first, min(PIECE, last - first + 1), "WITHTIME", "MAXBYTES", PIECE_BYTES
         )
         if not found:
@@ -136,13 +136,13 @@ def _cell(raw: bytes) -> str:
     return f"'{shown_text}" if shown_text[:1] in ("=", "+", "-", "@", "\t", "\r") else shown_text
 
 
-async def _parquet(asking: Asking, pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
-    asking.console.parquet_writers += 1
+async def _parquet(context: RequestContext, pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
+    context.console.parquet_writers += 1
     try:
         async for part in _written(pieces):
             yield part
     finally:
-        asking.console.parquet_writers -= 1
+        context.console.parquet_writers -= 1
 
 
 async def _written(pieces: AsyncIterator[list[Any]]) -> AsyncIterator[bytes]:
@@ -173,14 +173,14 @@ async def _feed(pipe: asyncio.StreamWriter, pieces: AsyncIterator[list[Any]]) ->
     pipe.close()
 
 
-async def raw(asking: Asking) -> Response:
+async def raw(context: RequestContext) -> Response:
     """The entry of one message as a file, whatever its size."""
-    offset = asking.given.number("offset")
-    message = await one(asking.login, asking.given.key(), offset)
-    data = asking.console.options.mask.apply(message[2])
+    offset = context.given.number("offset")
+    message = await one(context.login, context.given.key(), offset)
+    data = context.console.options.mask.apply(message[2])
     return Response(data, media_type="application/octet-stream", headers=_attachment(f"message-{offset}.bin"))
 
 
-async def name(asking: Asking) -> Response:
+async def name(context: RequestContext) -> Response:
     """The whole name of a key or a group whose beginning is on a page."""
-    return Response(asking.given.key(), media_type="application/octet-stream", headers=_attachment("name.bin"))
+    return Response(context.given.key(), media_type="application/octet-stream", headers=_attachment("name.bin"))

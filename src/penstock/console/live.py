@@ -12,9 +12,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Problem
-from penstock.console.shown import as_json
+from penstock.console.json_bytes import as_json
+from penstock.console.request_context import RequestContext
 
 TYPE = "text/event-stream"
 HEADERS = {"x-accel-buffering": "no"}
@@ -22,7 +22,7 @@ EVERY = 2.0
 SILENCE = 15.0
 """Seconds after which a comment is sent: a connection that is gone is noticed."""
 
-View = Callable[[Asking], Awaitable[dict[str, Any]]]
+View = Callable[[RequestContext], Awaitable[dict[str, Any]]]
 
 
 def event(kind: str, data: object) -> bytes:
@@ -33,13 +33,13 @@ def problem_event(problem: Problem) -> bytes:
     return event("problem", {"status": problem.status, "error": str(problem)})
 
 
-async def events(view: View, asking: Asking) -> AsyncIterator[bytes]:
+async def events(view: View, context: RequestContext) -> AsyncIterator[bytes]:
     sent, when = b"", 0.0
     while True:
         over = False
-        asking.session.used = time.monotonic()
+        context.session.used = time.monotonic()
         try:
-            news = event("news", await view(asking))
+            news = event("news", await view(context))
         except Problem as problem:
             news, over = problem_event(problem), problem.status in (401, 403)
         if news != sent:

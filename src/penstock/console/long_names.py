@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from penstock.console.errors import Missing
-from penstock.console.shown import NAME, cut, key_id, key_of
+from penstock.console.json_bytes import NAME, cut, key_id, key_of
 
 LONGEST = 512
 """Bytes of a name that stands in an address."""

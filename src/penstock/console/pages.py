@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from penstock.console import actions
 from penstock.console.actions import Action
-from penstock.console.asking import Asking
 from penstock.console.downloads import download, name, raw, tail
 from penstock.console.live import View
+from penstock.console.request_context import RequestContext
 from penstock.console.views.clients import clients
 from penstock.console.views.keys import key, keys
 from penstock.console.views.letters import letters
@@ -42,7 +42,7 @@ VIEWS: dict[str, View] = {
     "nodes": nodes,
 }
 
-STREAMED: dict[str, Callable[[Asking], Awaitable[Response]]] = {
+STREAMED: dict[str, Callable[[RequestContext], Awaitable[Response]]] = {
     "tail": tail,
     "download": download,
     "raw": raw,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import uvicorn
 
 from penstock.console.app import App, create_app
-from penstock.console.impatience import ImpatientProtocol
+from penstock.console.connection_timeouts import TimeoutProtocol
 from penstock.console.options import Options
 
 
@@ -35,7 +35,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
     app = App(options)
     config = uvicorn.Config(
         create_app(app), log_level="error", access_log=False, server_header=False, proxy_headers=False,
-        http=ImpatientProtocol, ws="none", lifespan="on", timeout_graceful_shutdown=1, limit_concurrency=500,
+        http=TimeoutProtocol, ws="none", lifespan="on", timeout_graceful_shutdown=1, limit_concurrency=500,
         h11_max_incomplete_event_size=65536,
     )  # fmt: skip
     server = _Announcing(config, lambda: tell(f"http://{host}:{port}/"), app.console.closing.set)

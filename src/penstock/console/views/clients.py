@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.info import number, parse_info, parse_pairs
-from penstock.console.shown import NAME, cut, text
+from penstock.console.json_bytes import NAME, cut, text
+from penstock.console.request_context import RequestContext
 
 MOST = 200
 SLOW = 50
 LAZY = ("queued", "bytes", "oldest_age_ms", "enqueued", "ran_actively", "ran_passively", "ran_inline", "failed")
 
 
-async def clients(asking: Asking) -> dict[str, Any]:
+async def clients(context: RequestContext) -> dict[str, Any]:
     """Each part is null if the user may not ask for it."""
-    listed, locks, info, slow = await asking.login.find_all([
+    listed, locks, info, slow = await context.login.find_all([
         ("CLIENT", "LIST"),
         ("LOCKS",),
         ("INFO",),
@@ -23,7 +23,7 @@ async def clients(asking: Asking) -> dict[str, Any]:
     ])  # fmt: skip
     rows = _clients(listed) if listed is not None else []
     known = {row["id"]: _short(row) for row in rows}
-    words = asking.given.words("filter").lower()
+    words = context.given.words("filter").lower()
     chosen = [row for row in rows if not words or any(words in str(value).lower() for value in row.values())]
     chosen.sort(key=lambda row: (not row["waits"], row["idle"], row["id"]))
     return {
@@ -32,7 +32,7 @@ async def clients(asking: Asking) -> dict[str, Any]:
         "count": len(rows),
         "locks": [_lock(row, known) for row in locks[:MOST]] if locks is not None else None,
         "lazy": _lazy(parse_info(info)) if info is not None else None,
-        "slow": [_slow(row, bool(asking.console.options.mask)) for row in slow] if slow is not None else None,
+        "slow": [_slow(row, bool(context.console.options.mask)) for row in slow] if slow is not None else None,
     }
 
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Missing, NotTheirs, Problem
+from penstock.console.json_bytes import PREVIEW, WHOLE, cut, part, payload, text
 from penstock.console.login import Login
 from penstock.console.masking import Mask
-from penstock.console.shown import PREVIEW, WHOLE, cut, part, payload, text
+from penstock.console.request_context import RequestContext
 
 ROWS = 100
 LOOKS = 40
@@ -24,8 +24,8 @@ ELEMENTS = 50
 MASKED_BYTES = 64 << 10
 
 
-async def keys(asking: Asking) -> dict[str, Any]:
-    given, login = asking.given, asking.login
+async def keys(context: RequestContext) -> dict[str, Any]:
+    given, login = context.given, context.login
     pattern = given.key("pattern") if given.has("pattern") else b"*"
     if not any(sign in pattern for sign in b"*?["):
         pattern = b"*" + pattern + b"*"
@@ -41,15 +41,15 @@ async def keys(asking: Asking) -> dict[str, Any]:
             break
     names = list(found)
     return {
-        "rows": await _described(asking, names),
+        "rows": await _described(context, names),
         "cursor": str(int(cursor)) if int(cursor) else None,
         "count": (await login.find_all([("DBSIZE",)]))[0],
     }
 
 
-async def _described(asking: Asking, names: Sequence[bytes]) -> list[dict[str, Any]]:
+async def _described(context: RequestContext, names: Sequence[bytes]) -> list[dict[str, Any]]:
     """Rows of those that are there and that the user may read. SCAN names all keys, whatever a user may read."""
-    login = asking.login
+    login = context.login
     kinds = await login.call_all([("TYPE", name) for name in names]) if names else []
     found = [
         (name, None if isinstance(kind, Problem) else kind)
@@ -60,7 +60,7 @@ async def _described(asking: Asking, names: Sequence[bytes]) -> list[dict[str, A
     replies = await login.find_all(asked) if asked else []
     return [
         {
-            **asking.names.named(name),
+            **context.names.named(name),
             "type": text(kind) if kind is not None else None,
             "expires": _moment(left),
             "bytes": size,
@@ -74,9 +74,9 @@ def _moment(left: int | None) -> int | None:
     return int(time.time() * 1000) + left if left is not None and left >= 0 else None
 
 
-async def key(asking: Asking) -> dict[str, Any]:
+async def key(context: RequestContext) -> dict[str, Any]:
     """Describe a key, and a part of its value beginning at `from`."""
-    name, login = asking.given.key(), asking.login
+    name, login = context.given.key(), context.login
     kind = await login.call("TYPE", name)
     if kind == b"none":
         raise Missing("There is no such key.")
@@ -84,7 +84,7 @@ async def key(asking: Asking) -> dict[str, Any]:
         [("PTTL", name), ("MEMORY", "USAGE", name), ("OBJECT", "ENCODING", name)]
     )
     found: dict[str, Any] = {
-        **asking.names.named(name),
+        **context.names.named(name),
         "type": text(kind),
         "expires": _moment(left),
         "bytes": size,
@@ -93,7 +93,7 @@ async def key(asking: Asking) -> dict[str, Any]:
     reader = _READERS.get(kind)
     if reader is not None:
         try:
-            found |= await reader(login, name, asking.given.number("from", 0), asking.console.options.mask)
+            found |= await reader(login, name, context.given.number("from", 0), context.console.options.mask)
         except Problem as problem:
             if problem.status in (401, 503):
                 raise

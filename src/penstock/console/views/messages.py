@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Missing
+from penstock.console.json_bytes import NAME, WHOLE, cut, payload
 from penstock.console.login import Login, quietly
-from penstock.console.shown import NAME, WHOLE, cut, payload
+from penstock.console.request_context import RequestContext
 from penstock.schema.fields import InvalidSchema
 from penstock.schema.parser import parse
 
@@ -26,9 +26,9 @@ MOST_FIELDS = 12
 Read = Callable[[int, int], Awaitable[list[Any]]]
 
 
-async def messages(asking: Asking) -> dict[str, Any]:
+async def messages(context: RequestContext) -> dict[str, Any]:
     """A page of messages before or from an offset; `tag` leaves out others."""
-    given, login = asking.given, asking.login
+    given, login = context.given, context.login
     key, tag = given.key(), given.key("tag") if given.has("tag") else None
     info = await login.stream(key)
     first, last = info[b"first"], info[b"last"]
@@ -56,7 +56,7 @@ async def messages(asking: Asking) -> dict[str, Any]:
     return {
         "first": first,
         "last": last,
-        "rows": [shown(asking, message) for message in found],
+        "rows": [shown(context, message) for message in found],
         "fields": await _fields(login, key),
         "newer": newer,
         "older": older,
@@ -122,8 +122,8 @@ async def _backward(read: Read, first: int, end: int, piece: int, tag: bytes | N
     return found, end
 
 
-def shown(asking: Asking, message: list[Any], limit: int | None = None) -> dict[str, Any]:
-    mask = asking.console.options.mask
+def shown(context: RequestContext, message: list[Any], limit: int | None = None) -> dict[str, Any]:
+    mask = context.console.options.mask
     return {
         "offset": message[0],
         "tag": cut(message[1]),
@@ -140,6 +140,6 @@ async def one(login: Login, key: bytes, offset: int) -> list[Any]:
     return message
 
 
-async def message(asking: Asking) -> dict[str, Any]:
+async def message(context: RequestContext) -> dict[str, Any]:
     """One message, with as much of its entry as a page can bear."""
-    return shown(asking, await one(asking.login, asking.given.key(), asking.given.number("offset")), WHOLE)
+    return shown(context, await one(context.login, context.given.key(), context.given.number("offset")), WHOLE)

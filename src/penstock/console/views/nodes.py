@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Refused
 from penstock.console.info import number, parse_info, parse_pairs
+from penstock.console.request_context import RequestContext
 
 
-async def nodes(asking: Asking) -> dict[str, Any]:
-    (raw,) = await asking.login.find_all([("INFO",)])
+async def nodes(context: RequestContext) -> dict[str, Any]:
+    (raw,) = await context.login.find_all([("INFO",)])
     if raw is None:
-        raise Refused(f"The user {asking.session.user} may not run INFO, from which this page is made.")
+        raise Refused(f"The user {context.session.user} may not run INFO, from which this page is made.")
     info = parse_info(raw)
     offset = number(info, "master_repl_offset")
     return {
-        "place": asking.console.options.place,
+        "place": context.console.options.place,
         "role": info.get("role", ""),
         "offset": offset,
         "shard": _shard(info) if info.get("shard") else None,

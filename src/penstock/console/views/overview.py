@@ -6,9 +6,9 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.history import Point
 from penstock.console.info import number, parse_info
+from penstock.console.request_context import RequestContext
 from penstock.console.sampler import Sampler
 from penstock.console.views.streams import row
 
@@ -18,13 +18,13 @@ HOUR, SHORTEST = 3600, 600
 SECTIONS = ("INFO",)
 
 
-async def overview(asking: Asking) -> dict[str, Any]:
-    sampler = asking.sampler
+async def overview(context: RequestContext) -> dict[str, Any]:
+    sampler = context.sampler
     await sampler.wait_for_round(0.15)
-    raw, count, log = await asking.login.find_all([SECTIONS, ("DBSIZE",), ("ACL", "LOG", 0)])
+    raw, count, log = await context.login.find_all([SECTIONS, ("DBSIZE",), ("ACL", "LOG", 0)])
     streams = list(sampler.streams.values())
     info = parse_info(raw) if raw is not None else None
-    points = (await asking.console.history.read(time.time(), b"", HOUR)).get(b"", []) if info is not None else []
+    points = (await context.console.history.read(time.time(), b"", HOUR)).get(b"", []) if info is not None else []
     return {
         "server": _server(info) if info is not None else None,
         "keys": count,
@@ -33,16 +33,16 @@ async def overview(asking: Asking) -> dict[str, Any]:
             "rate": sum(stream.rate for stream in streams),
             "bytes": sum(stream.size for stream in streams),
             "behind": [
-                row(stream, asking.names) for stream in sorted(streams, key=lambda s: -s.lag)[:TOP] if stream.lag
+                row(stream, context.names) for stream in sorted(streams, key=lambda s: -s.lag)[:TOP] if stream.lag
             ],
             "busiest": [
-                row(stream, asking.names) for stream in sorted(streams, key=lambda s: -s.rate)[:TOP] if stream.rate
+                row(stream, context.names) for stream in sorted(streams, key=lambda s: -s.rate)[:TOP] if stream.rate
             ],
         },
         "alerts": _alerts(info or {}, sampler),
         "graph": _graph(points),
-        "actions": asking.console.actions.latest(8, None if log is not None else asking.session.user),
-        "recording": asking.console.is_recording,
+        "actions": context.console.actions.latest(8, None if log is not None else context.session.user),
+        "recording": context.console.is_recording,
     }
 
 

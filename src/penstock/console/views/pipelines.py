@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.console.asking import Asking
+from penstock.console.json_bytes import cut
 from penstock.console.login import Login
 from penstock.console.masking import Mask
-from penstock.console.shown import cut
+from penstock.console.request_context import RequestContext
 from penstock.protocol.pipelines import KEY, SILENT_MS, PipelineReport
 
 PART = 50
@@ -19,11 +19,11 @@ READ_BYTES = 1 << 20
 MOST_FLOWS = 200
 
 
-async def pipelines(asking: Asking) -> dict[str, Any]:
-    found, has_more = await _reports(asking.login)
-    now = await asking.login.call("TIME")
+async def pipelines(context: RequestContext) -> dict[str, Any]:
+    found, has_more = await _reports(context.login)
+    now = await context.login.call("TIME")
     milliseconds = int(now[0]) * 1000 + int(now[1]) // 1000
-    mask = asking.console.options.mask
+    mask = context.console.options.mask
     rows = [row for name, raw, size in found if (row := _row(name, raw, size, milliseconds, mask)) is not None]
     rows.sort(key=lambda row: -row["started"])
     return {"rows": rows[:MOST], "more": has_more or len(rows) > MOST}

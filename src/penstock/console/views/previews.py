@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Wrong
+from penstock.console.json_bytes import cut
 from penstock.console.login import Login
-from penstock.console.shown import cut
+from penstock.console.request_context import RequestContext
 
 
 async def target_of(login: Login, key: bytes, given: Any, info: dict[bytes, Any]) -> int:
@@ -30,12 +30,12 @@ async def target_of(login: Login, key: bytes, given: Any, info: dict[bytes, Any]
     return int(offset)
 
 
-async def move(asking: Asking) -> dict[str, Any]:
+async def move(context: RequestContext) -> dict[str, Any]:
     """Preview moving or making a group: messages delivered again, or passed over."""
-    key, login = asking.given.key(), asking.login
+    key, login = context.given.key(), context.login
     info = await login.stream(key)
-    target = await target_of(login, key, asking.given, info)
-    name = asking.given.key("group")
+    target = await target_of(login, key, context.given, info)
+    name = context.given.key("group")
     group = next((each for each in info[b"groups"] if each[b"name"] == name), None)
     first, last = info[b"first"], info[b"last"]
     available = max(target, first)
@@ -55,9 +55,9 @@ async def move(asking: Asking) -> dict[str, Any]:
     }
 
 
-async def retention(asking: Asking) -> dict[str, Any]:
+async def retention(context: RequestContext) -> dict[str, Any]:
     """Preview the messages that another retention would remove now."""
-    given, login, key = asking.given, asking.login, asking.given.key()
+    given, login, key = context.given, context.login, context.given.key()
     info = await login.stream(key)
     length, first = info[b"length"], info[b"first"]
     count, age, size = (given.number(name, 0) for name in ("count", "age", "bytes"))

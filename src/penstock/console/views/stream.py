@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.history import Point
+from penstock.console.json_bytes import WHOLE, cut, text
 from penstock.console.login import Login, quietly
 from penstock.console.long_names import LongNames
+from penstock.console.request_context import RequestContext
 from penstock.console.sampler import StreamSample
-from penstock.console.shown import WHOLE, cut, text
 from penstock.protocol.dead_letters import Letter
 
 MOST_GROUPS = 100
@@ -24,10 +24,10 @@ NEAR = 4
 """Seconds."""
 
 
-async def stream(asking: Asking) -> dict[str, Any]:
-    key, login = asking.given.key(), asking.login
+async def stream(context: RequestContext) -> dict[str, Any]:
+    key, login = context.given.key(), context.login
     info = await login.stream(key)
-    sampler = asking.sampler
+    sampler = context.sampler
     await sampler.refresh([key])
     groups = sorted(info[b"groups"], key=lambda group: -group[b"lag"])
     shown = groups[:MOST_GROUPS]
@@ -35,7 +35,7 @@ async def stream(asking: Asking) -> dict[str, Any]:
     sample = sampler.streams.get(key)
     schema = await quietly(login.call("TSCHEMA", "GET", key))
     return {
-        **asking.names.named(key),
+        **context.names.named(key),
         "first": info[b"first"],
         "last": info[b"last"],
         "length": info[b"length"],
@@ -48,9 +48,9 @@ async def stream(asking: Asking) -> dict[str, Any]:
         "delayed": info[b"delayed"],
         "schema": _schema(schema),
         "rate": round(sample.rate, 1) if sample else 0,
-        "groups": [_group(group, held, sample, asking.names) for group, held in zip(shown, leases, strict=True)],
+        "groups": [_group(group, held, sample, context.names) for group, held in zip(shown, leases, strict=True)],
         "more_groups": len(groups) - len(shown),
-        "letters": [asking.names.named(name) for name in _dead_letters(groups, schema)],
+        "letters": [context.names.named(name) for name in _dead_letters(groups, schema)],
     }
 
 
@@ -103,13 +103,13 @@ def _schema(found: Any) -> dict[str, Any] | None:
     }
 
 
-async def kind(asking: Asking) -> dict[str, Any]:
+async def kind(context: RequestContext) -> dict[str, Any]:
     """Whether the newest message is a dead letter: then the stream is one of dead letters."""
-    key = asking.given.key()
-    info = await asking.login.find("TINFO", key)
+    key = context.given.key()
+    info = await context.login.find("TINFO", key)
     if info is None or not info[b"length"]:
         return {"letters": False}
-    found = await asking.login.call("TREAD", key, info[b"last"], 1)
+    found = await context.login.call("TREAD", key, info[b"last"], 1)
     return {"letters": any(_is_letter(message[2]) for message in found if message)}
 
 
@@ -123,13 +123,13 @@ def _is_letter(raw: bytes) -> bool:
     return letter.why is not None or letter.offset is not None
 
 
-async def graph(asking: Asking) -> dict[str, Any]:
+async def graph(context: RequestContext) -> dict[str, Any]:
     """Writes and reads a second, and the lag of each group, over time."""
-    key, seconds = asking.given.key(), asking.given.number("seconds", 3600, 60, 14 * 86400)
-    await asking.login.stream(key)  # the user may see it, and it is there
-    sampler = asking.sampler
+    key, seconds = context.given.key(), context.given.number("seconds", 3600, 60, 14 * 86400)
+    await context.login.stream(key)  # the user may see it, and it is there
+    sampler = context.sampler
     await sampler.refresh([key])
-    series = await asking.console.history.read(time.time(), key, seconds)
+    series = await context.console.history.read(time.time(), key, seconds)
     now = int(time.time())
     if (sample := sampler.streams.get(key)) is not None:
         taken = int(sample.taken)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.console.asking import Asking
 from penstock.console.errors import Wrong
+from penstock.console.json_bytes import cut
 from penstock.console.long_names import LongNames
+from penstock.console.request_context import RequestContext
 from penstock.console.sampler import StreamSample
-from penstock.console.shown import cut
 from penstock.console.views.stream_filter import FIGURES, passes
 
 ROWS = 50
@@ -18,12 +18,12 @@ SHORT = 60
 SORTS: dict[str, Callable[[StreamSample], Any]] = {"name": lambda stream: stream.key, **FIGURES}
 
 
-async def streams(asking: Asking) -> dict[str, Any]:
-    given = asking.given
+async def streams(context: RequestContext) -> dict[str, Any]:
+    given = context.given
     sort, order = given.text("sort", "name"), given.text("order", "up")
     if sort not in SORTS or order not in ("up", "down"):
         raise Wrong(f"Streams are sorted by {', '.join(SORTS)}, up or down.")
-    sampler = asking.sampler
+    sampler = context.sampler
     await sampler.wait_for_round(0.15)
     if sampler.problem is not None and not sampler.streams:
         raise sampler.problem
@@ -36,7 +36,7 @@ async def streams(asking: Asking) -> dict[str, Any]:
     shown = chosen[page * ROWS : (page + 1) * ROWS]
     await sampler.refresh([stream.key for stream in shown])
     return {
-        "rows": [row(sampler.streams.get(stream.key, stream), asking.names) for stream in shown],
+        "rows": [row(sampler.streams.get(stream.key, stream), context.names) for stream in shown],
         "found": len(chosen),
         "count": len(sampler.streams),
         "complete": sampler.total is not None,

@@ -15,7 +15,7 @@ ANSWER_SECONDS = 60.0
 """So long a browser may take nothing of an answer that waits for it."""
 
 
-class ImpatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """The protocol of uvicorn with time limits for the head of a request and for the taking of an answer."""
 
     _limit: asyncio.TimerHandle | None = None

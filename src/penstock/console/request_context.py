@@ -102,7 +102,7 @@ class Body(Given):
 
 
 @dataclass(slots=True)
-class Asking:
+class RequestContext:
     """One request."""
 
     console: Console

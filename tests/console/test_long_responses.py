@@ -17,8 +17,8 @@ from tests.support.console.console_process import ConsoleProcess
 from tests.support.waiting import wait_until
 from uvicorn.server import ServerState
 
-from penstock.console import impatience
-from penstock.console.lasting import MOST_OF_SESSION
+from penstock.console import connection_timeouts
+from penstock.console.long_responses import MOST_OF_SESSION
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def test_a_page_cannot_hold_all_connections(console: ConsoleProcess, browser: Br
 
 
 def test_an_answer_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(impatience, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(connection_timeouts, "ANSWER_SECONDS", 0.05)
     ended = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -93,7 +93,7 @@ def test_an_answer_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> No
         config.load()
         state = ServerState()
         server = await asyncio.get_running_loop().create_server(
-            lambda: impatience.ImpatientProtocol(config, state, {}), "127.0.0.1", 0
+            lambda: connection_timeouts.TimeoutProtocol(config, state, {}), "127.0.0.1", 0
         )
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1)

@@ -20,7 +20,7 @@ MOST_OF_USER = 100
 MOST_OF_SESSION = 20
 
 
-class LastingAnswers:
+class LongResponses:
     """Counts the answers that are being sent. Owned by the event loop."""
 
     def __init__(self) -> None:
@@ -57,23 +57,23 @@ def _places(session: BrowserSession) -> tuple[tuple[str, str], ...]:
 class _Counted(Response):
     def __init__(
         self,
-        lasting: LastingAnswers,
+        counts: LongResponses,
         session: BrowserSession,
         response: Response,
         refused: Callable[[TooMany], Response],
     ) -> None:
-        self._lasting = lasting
+        self._counts = counts
         self._session = session
         self._response = response
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._lasting.begin(self._session)
+            self._counts.begin(self._session)
         except TooMany as problem:
             await self._refused(problem)(scope, receive, send)
             return
         try:
             await self._response(scope, receive, send)
         finally:
-            self._lasting.end(self._session)
+            self._counts.end(self._session)
