@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from penstock.engine.declarations import Argv, Command, Reply
 from penstock.engine.keyspace.databases import Database
-from penstock.engine.keyspace.numbering import Numbering
+from penstock.engine.keyspace.transaction_databases import TransactionDatabases
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.messages import Messages, Place
@@ -154,18 +154,18 @@ def read_from_files(session: Session, argv: Argv, commands: Iterable[tuple[Comma
     room = known.room
     if engine.keyspace.stream_storage.files is None:
         return []
-    numbering = Numbering(engine.keyspace, session.db)
+    databases = TransactionDatabases(engine.keyspace, session.db)
     found: dict[Identity, Place] = {}
     until = monotonic() + REHEARSALS
     for command, words in commands:
         called, at = command.inside(words) or (command, 0)
         may_take_long = called.group == "scripting"
         if called.foresees is not None and room > 0 and not (may_take_long and monotonic() >= until):
-            for place in _places(session, numbering.current, called, words[at:], room):
+            for place in _places(session, databases.current, called, words[at:], room):
                 if not known.has(place) and _identity(place) not in found:
                     found[_identity(place)] = place
                     room -= place[0].raws[place[1]]
-        numbering.after(called.name, words[at:])
+        databases.after(called.name, words[at:])
     return [*found.values()]
 
 

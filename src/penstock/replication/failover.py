@@ -18,7 +18,7 @@ from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.replication.link import Link
 from penstock.replication.links import Links
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 
 LONG = 1 << 31
 """Milliseconds: longer than a failover takes."""

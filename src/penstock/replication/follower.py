@@ -37,7 +37,7 @@ from penstock.replication.frames import FEED, Frame, FrameReader
 from penstock.replication.leader_connection import LeaderConnection
 from penstock.storage.files import StorageError
 from penstock.storage.follower_writer import FollowerWriter
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
 from penstock.storage.replay import Replay
 from penstock.types.packing import CorruptValue

@@ -18,7 +18,7 @@ from penstock.replication.link import Link
 from penstock.storage import snapshot
 from penstock.storage.batches import Batch
 from penstock.storage.lineage import Lineage
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
 from penstock.types.stream.segments import NAME
 

@@ -20,7 +20,7 @@ from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.replication.failover import Failover, Step
 from penstock.replication.follower import Follower, Membership, State
 from penstock.replication.links import NO_LOG, Links
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
 
 DEMOTED = "force unblock from blocking operation, instance state changed (master -> replica?)"

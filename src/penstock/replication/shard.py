@@ -41,7 +41,7 @@ from penstock.replication.links import Links
 from penstock.replication.log_identity import LogIdentity
 from penstock.replication.roles import Roles
 from penstock.storage.fenced_writer import FencedWriter
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
 
 logger = logging.getLogger("penstock.replication")

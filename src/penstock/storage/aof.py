@@ -31,8 +31,8 @@ from penstock.storage.feed import Feed
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished, sync_folder, unlink_held
 from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.lineage import Lineage
+from penstock.storage.log_or_snapshot import MemoryStanding
 from penstock.storage.manifest import Manifest, State
-from penstock.storage.precedence import BesideTheLog
 from penstock.storage.replay import Replay
 from penstock.storage.switching_writer import SwitchingWriter
 from penstock.storage.writer import LogFile, Loop
@@ -61,7 +61,7 @@ class AppendOnlyFile:
         self.finish_installing: Callable[[], None] = lambda: None  # waits for that
         self.on_switch_failed: Callable[[str], None] = lambda problem: None  # there is no increment to continue in
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
-        self.memory = BesideTheLog(self, engine.keyspace)
+        self.memory = MemoryStanding(self, engine.keyspace)
         self.feed = Feed(self)
         self.on_written: Callable[[batches.Batch], None] = lambda batch: None  # told of each batch that the log has got
         self.own_writer: Callable[..., SwitchingWriter] = SwitchingWriter  # for a log that is no replica's

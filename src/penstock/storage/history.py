@@ -37,8 +37,8 @@ from penstock.storage.files import StorageError
 from penstock.storage.history_choice import Chosen, Wish, choose, size_in_memory
 from penstock.storage.history_thread import HistoryThread, Result
 from penstock.storage.known_files import KnownFiles
-from penstock.storage.machine import memory_of_machine
-from penstock.storage.notice import notice
+from penstock.storage.machine_memory import memory_of_machine
+from penstock.storage.notice_logging import notice
 from penstock.storage.segment_files import FOLDER, Run, SegmentFiles
 from penstock.storage.stream_places import all_streams, find
 from penstock.storage.unused_memory import UnusedMemory

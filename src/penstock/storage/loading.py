@@ -17,7 +17,7 @@ from penstock.storage import snapshot
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.files import StorageError, remove_unfinished
 from penstock.storage.folder_lock import FolderLock
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.saves import Saves
 from penstock.types.once_records import OnceRecords
 

@@ -13,7 +13,8 @@ loads, and nothing is ever removed that a manifest did not name.
 An increment says at which offset of the feed it begins, and the lines #feed are the lineage (lineage.py); a log of an
 older version has neither. History with an offset is kept for replicas, which may have to read it.
 
-The line #state says whether every change goes to this log, or it was turned off on purpose: precedence.py goes by it.
+The line #state says whether every change goes to this log, or it was turned off on purpose: log_or_snapshot.py goes by
+it.
 """
 
 from __future__ import annotations

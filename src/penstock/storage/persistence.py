@@ -26,8 +26,8 @@ from penstock.storage.folder_lock import FolderInUse, FolderLock, FolderUnusable
 from penstock.storage.history import History
 from penstock.storage.lineage import Lineage
 from penstock.storage.loading import Loader
+from penstock.storage.log_or_snapshot import check_start
 from penstock.storage.one_child import OneChild
-from penstock.storage.precedence import check_start
 from penstock.storage.rewrites import Rewrites
 from penstock.storage.saves import Saves
 from penstock.storage.writer import Loop

@@ -16,7 +16,7 @@ from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.child import Child
-from penstock.storage.notice import notice
+from penstock.storage.notice_logging import notice
 from penstock.storage.one_child import OneChild
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from penstock.storage import snapshot
 from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, install
 from penstock.storage.folder_lock import FolderInUse, FolderLock
-from penstock.storage.notice import notice
+from penstock.storage.log_or_snapshot import Standing
+from penstock.storage.notice_logging import notice
 from penstock.storage.one_child import OneChild
-from penstock.storage.precedence import Standing
 
 if TYPE_CHECKING:
     from penstock.storage.known_files import KnownFiles

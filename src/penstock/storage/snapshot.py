@@ -10,7 +10,7 @@
     either, with TIMED added: 8 bytes a key in front, when it expires (0 = never)
     ONCE      pack_many(clients), pack_many(records.dump(client) for each): the replies that ONCE keeps
     SEGMENTS  pack_many(names), and as many empty values: the files of history that streams refer to
-    STANDING  pack_many(["log"]), pack_many([words]): how new it is beside the log (precedence.py); the first block
+    STANDING  pack_many(["log"]), pack_many([words]): how new it is beside the log (log_or_snapshot.py); the first block
 
 A block's checksum covers its header too, and the last block counts the others, so a flipped byte, a cut end, a lost
 or a repeated block are all found, and the block they are in is known. Blocks hold some thousand keys: the work a key

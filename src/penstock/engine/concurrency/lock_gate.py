@@ -33,7 +33,7 @@ from penstock.engine.concurrency.lazy_rules import NAME as LAZY
 from penstock.engine.concurrency.locks import Locks, Wait, Want
 from penstock.engine.concurrency.workers import Job
 from penstock.engine.declarations import Access, Argv, Command, Reach
-from penstock.engine.keyspace.numbering import Numbering
+from penstock.engine.keyspace.transaction_databases import TransactionDatabases
 from penstock.protocol.errors import Locked, ReplyError, shown
 from penstock.types import codec
 
@@ -69,7 +69,7 @@ class LockGate:
         return self._wants(session.db, commands)
 
     def _wants(self, database: Database, commands: list[tuple[Command, Argv]]) -> list[Want]:
-        databases = Numbering(self._engine.keyspace, database)
+        databases = TransactionDatabases(self._engine.keyspace, database)
         found: dict[tuple[int, bytes], Want] = {}
 
         def add(where: Database | None, name: bytes, exclusive: bool) -> None:

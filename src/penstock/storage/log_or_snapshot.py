@@ -80,7 +80,7 @@ class Standing:
         return shared is not None and shared >= end
 
 
-class BesideTheLog:
+class MemoryStanding:
     """The relation of memory to the log on disk, which a snapshot of it records. Owned by the loop thread."""
 
     def __init__(self, aof: AppendOnlyFile, keyspace: Keyspace) -> None:

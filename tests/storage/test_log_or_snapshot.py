@@ -15,7 +15,7 @@ from tests.support.storage.life import Life
 from penstock.storage import manifest as manifests
 from penstock.storage import saves
 from penstock.storage.folder_lock import FolderUnusable
-from penstock.storage.precedence import OlderData
+from penstock.storage.log_or_snapshot import OlderData
 
 RULES = "3600 1000000"
 LOG_LACKS = re.escape("is newer than the log in")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.support.storage.life import Life
 
-from penstock.storage.precedence import OlderData
+from penstock.storage.log_or_snapshot import OlderData
 
 MODES = st.sampled_from(["yes", "no"])
 SAVES = st.sampled_from(["", "3600 1000000"])
@@ -37,7 +37,7 @@ class Folder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp(prefix="penstock-precedence-"))
+        self.place = Path(tempfile.mkdtemp(prefix="penstock-log-or-snapshot-"))
         self.folder = self.place / "data"
         self.folder.mkdir()
         self.number = 0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database, Keyspace
 
 
-class Numbering:
+class TransactionDatabases:
     """Which database a number means, and which one a client uses, in the course of a transaction."""
 
     def __init__(self, keyspace: Keyspace, current: Database) -> None:
