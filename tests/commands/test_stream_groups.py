@@ -12,9 +12,9 @@ from penstock.engine import stream_upkeep as upkeep
 from penstock.types.stream.active import Active
 from penstock.types.stream.changes import Change
 from penstock.types.stream.groups import Group
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import MOST
 from penstock.types.stream.nodes import Storage
-from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
 

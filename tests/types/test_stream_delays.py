@@ -66,7 +66,7 @@ def test_runs_of_evicted_messages_are_swept_out() -> None:
     delays.check()
 
 
-def test_a_few_that_stay_do_not_keep_shelves_of_their_own() -> None:
+def test_a_few_that_stay_do_not_keep_chunks_of_their_own() -> None:
     delays = Delays()
     for offset in range(1, 200_000):
         delays.add(offset, offset + 1, 10**15 + offset if offset % 256 == 0 else offset + 10, now=offset)
@@ -81,14 +81,14 @@ def test_a_slow_group_among_very_many_looks_at_few_of_them(monkeypatch: pytest.M
     for offset in range(1, 100_001):
         delays.add(offset, offset + 1, offset, now=0)
     looked = 0
-    sweep = module._Shelf.sweep
+    sweep = module._Chunk.sweep
 
-    def counting(shelf: Any, now: int, first: int) -> None:
+    def counting(chunk: Any, now: int, first: int) -> None:
         nonlocal looked
-        looked += len(shelf.starts)
-        sweep(shelf, now, first)
+        looked += len(chunk.starts)
+        sweep(chunk, now, first)
 
-    monkeypatch.setattr(module._Shelf, "sweep", counting)
+    monkeypatch.setattr(module._Chunk, "sweep", counting)
     for now in range(0, 100_000, 70):
         assert delays.hidden(1, now) == (now + 1, now + 2, now + 1)
     assert looked < 10 * 100_000

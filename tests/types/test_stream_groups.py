@@ -13,8 +13,8 @@ from penstock.types.packing import CorruptValue
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.shelf import Lease
 
 
 def filled(count: int) -> Messages:

@@ -13,13 +13,13 @@ from tests.support.stream_reading import read
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Storage
 from penstock.types.stream.reading import each, read_arrow
 from penstock.types.stream.retention import Retention, apply_retention, keep_last
 from penstock.types.stream.seeking import seek_time
 from penstock.types.stream.segments import MissingHistory, Segment
-from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stored_nodes import forget_segment, wanted_places, with_fetched
 from penstock.types.stream.stream import Stream
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.types.stream import shelf_times
+from penstock.types.stream import lease_due_times
 from penstock.types.stream.groups import SLICE, Group
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.shelf import Lease
 
 FEW, MANY = 1_000, 100_000
 
@@ -107,10 +107,10 @@ def test_a_wide_range_is_acknowledged_and_given_back_with_little_work_a_lease() 
     group.check()
 
 
-def test_a_narrow_range_does_not_look_at_every_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going through the times of all shelves is no call that would be counted above."""
+def test_a_narrow_range_does_not_look_at_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going through the times of all chunks is no call that would be counted above."""
     group = with_leases(MANY)
-    monkeypatch.setattr(shelf_times, "_forget", None)
+    monkeypatch.setattr(lease_due_times, "_forget", None)
     assert group.nack([(MANY // 2, MANY // 2 + 400)], 4000) == 400
     assert group.ack([(MANY // 2, MANY // 2 + 400)]) == 400
     group.check()

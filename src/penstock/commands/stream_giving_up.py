@@ -20,11 +20,11 @@ from penstock.engine.session import Session
 from penstock.engine.stream_history import Foreseen, with_history
 from penstock.protocol.dead_letters import name_in_text
 from penstock.protocol.errors import ReplyError
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.reading import each, take
-from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
 MOST = 1000

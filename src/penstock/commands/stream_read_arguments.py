@@ -17,8 +17,8 @@ from penstock.engine.keyspace.databases import Value
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.groups import Group
+from penstock.types.stream.lease_chunk import MOST_LIMIT
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.shelf import MOST_LIMIT
 from penstock.types.stream.stream import Stream
 
 

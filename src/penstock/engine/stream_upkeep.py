@@ -26,12 +26,12 @@ from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.changes import Change
 from penstock.types.stream.groups import Group
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import MOST, Messages
 from penstock.types.stream.nodes import NODE
 from penstock.types.stream.reading import Message, each
 from penstock.types.stream.retention import apply_retention
 from penstock.types.stream.segments import MissingHistory
-from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import struct
 from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.stream.lease_chunk import MOST_LIMIT, Lease
 from penstock.types.stream.messages import MOST
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.shelf import MOST_LIMIT, Lease
 
 _HEAD = struct.Struct("<qqIqq")  # position, lost, how many ranges are removed, token, acknowledged
 _LEASE = struct.Struct("<qqqqqIIqI")  # the numbers of a Lease; the name and what the lease is, as below

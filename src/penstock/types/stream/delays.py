@@ -5,12 +5,12 @@ Group.waiting), so each group pays for it once, and messages behind it are not h
 
 Runs whose time has come, and those of evicted messages, mean nothing any more. They are swept out when a group finds
 them in its way, and some at a time when runs are added; so a replay may have other ones of them. Runs are kept on
-shelves of a few hundred neighbours: no call looks at all of them, and a group that reads among a million delayed
-messages passes by a shelf that is over in one step.
+chunks of a few hundred neighbours: no call looks at all of them, and a group that reads among a million delayed
+messages passes by a chunk that is over in one step.
 
 Only `add` and `hidden` change anything. A thread may copy the delays while others ask for `parts`.
 
-Invariant: runs rise and do not overlap, no shelf is empty, and `latest`, of all and of each shelf, is not before any of
+Invariant: runs rise and do not overlap, no chunk is empty, and `latest`, of all and of each chunk, is not before any of
 their times. Times are lease times (clock.py). Ranges exclude their end.
 
 Rejected: a time of visibility in every message (8 bytes for each, and most streams delay none). One list of all runs:
@@ -28,12 +28,12 @@ from typing import Self
 
 from penstock.types.packing import CorruptValue
 
-_FULL = 512  # runs that a shelf has room for
-_FEW = 64  # runs on a shelf that are over and not worth a sweep
-_LOOK = 3  # shelves that are tidied when one is full, so that all have their turn while half as many come
+_FULL = 512  # runs that a chunk has room for
+_FEW = 64  # runs in a chunk that are over and not worth a sweep
+_LOOK = 3  # chunks that are tidied when one is full, so that all have their turn while half as many come
 
 
-class _Shelf:
+class _Chunk:
     """Neighbouring runs."""
 
     __slots__ = ("ends", "latest", "starts", "times")
@@ -61,8 +61,8 @@ class _Shelf:
         )
         self.latest = max(self.times, default=0)
 
-    def join(self, other: _Shelf) -> None:
-        """Take over the runs of the next shelf."""
+    def join(self, other: _Chunk) -> None:
+        """Take over the runs of the next chunk."""
         self.starts += other.starts
         self.ends += other.ends
         self.times += other.times
@@ -77,8 +77,8 @@ class _Shelf:
         rows = zip(self.starts, self.ends, self.times, strict=True)
         return sum([max(end - max(start, first), 0) for start, end, at in rows if at > now])
 
-    def copy(self) -> _Shelf:
-        return _Shelf(self.starts[:], self.ends[:], self.times[:])
+    def copy(self) -> _Chunk:
+        return _Chunk(self.starts[:], self.ends[:], self.times[:])
 
 
 class Delays:
@@ -92,46 +92,46 @@ class Delays:
     ((5, 8, 1000), (5, 8, 1000), None)
     """
 
-    __slots__ = ("_shelves", "_turn", "latest")
+    __slots__ = ("_chunks", "_turn", "latest")
 
     def __init__(self) -> None:
-        self._shelves: list[_Shelf] = []
-        self._turn = 0  # the shelf that is tidied next
+        self._chunks: list[_Chunk] = []
+        self._turn = 0  # the chunk that is tidied next
         self.latest = 0
 
     def add(self, start: int, end: int, at: int, now: int, first: int = 1) -> None:
         """Delay new messages until a time; those before a first offset are not there any more."""
         if at <= now or start >= end:
             return
-        shelf = self._shelves[-1] if self._shelves else None
-        if shelf is not None and shelf.ends[-1] == start and shelf.times[-1] == at:
-            shelf.ends[-1] = end
+        chunk = self._chunks[-1] if self._chunks else None
+        if chunk is not None and chunk.ends[-1] == start and chunk.times[-1] == at:
+            chunk.ends[-1] = end
             return
-        if shelf is None or len(shelf.starts) >= _FULL:
+        if chunk is None or len(chunk.starts) >= _FULL:
             self._tidy(now, first)
-            shelf = _Shelf(array("q"), array("q"), array("q"))
-            self._shelves.append(shelf)
-        shelf.add(start, end, at)
+            chunk = _Chunk(array("q"), array("q"), array("q"))
+            self._chunks.append(chunk)
+        chunk.add(start, end, at)
         self.latest = max(self.latest, at)
 
     def hidden(self, offset: int, now: int) -> tuple[int, int, int] | None:
         """The first run that ends after an offset and is not visible yet, and its time."""
-        shelves = self._shelves
+        chunks = self._chunks
         at = self._place(offset)
-        while at < len(shelves):
-            shelf = shelves[at]
-            if shelf.latest <= now:
-                del shelves[at]
+        while at < len(chunks):
+            chunk = chunks[at]
+            if chunk.latest <= now:
+                del chunks[at]
                 continue
-            first = row = bisect_right(shelf.ends, offset)
-            while row < len(shelf.times) and shelf.times[row] <= now:
+            first = row = bisect_right(chunk.ends, offset)
+            while row < len(chunk.times) and chunk.times[row] <= now:
                 row += 1
-            if row < len(shelf.times):
-                found = (shelf.starts[row], shelf.ends[row], shelf.times[row])
+            if row < len(chunk.times):
+                found = (chunk.starts[row], chunk.ends[row], chunk.times[row])
                 if row - first > _FEW:
-                    shelf.sweep(now, 1)
+                    chunk.sweep(now, 1)
                 return found
-            at += 1  # those that are hidden are before the offset; the next shelf has one, if it is not over
+            at += 1  # those that are hidden are before the offset; the next chunk has one, if it is not over
         return None
 
     def parts(self, start: int, end: int, now: int) -> Iterator[tuple[int, int, int]]:
@@ -146,50 +146,50 @@ class Delays:
 
     def _hidden_between(self, start: int, end: int, now: int) -> Iterator[tuple[int, int, int]]:
         """What is hidden of a range."""
-        for number in range(self._place(start), len(self._shelves)):
-            shelf = self._shelves[number]
-            if shelf.starts[0] >= end:
+        for number in range(self._place(start), len(self._chunks)):
+            chunk = self._chunks[number]
+            if chunk.starts[0] >= end:
                 return
-            if shelf.latest > now:
-                for first, stop, at in zip(shelf.starts, shelf.ends, shelf.times, strict=True):
+            if chunk.latest > now:
+                for first, stop, at in zip(chunk.starts, chunk.ends, chunk.times, strict=True):
                     if first >= end:
                         return
                     if at > now and stop > start:
                         yield max(first, start), min(stop, end), at
 
     def _place(self, offset: int) -> int:
-        """The first shelf with a run that ends after an offset."""
-        return bisect_right(self._shelves, offset, key=lambda shelf: shelf.ends[-1])
+        """The first chunk with a run that ends after an offset."""
+        return bisect_right(self._chunks, offset, key=lambda chunk: chunk.ends[-1])
 
     def count(self, now: int, first: int) -> int:
         """Messages that are not visible yet, from a first offset on. O(runs)."""
-        return sum([shelf.count(now, first) for shelf in self._shelves])
+        return sum([chunk.count(now, first) for chunk in self._chunks])
 
     def _runs(self) -> Iterator[tuple[int, int, int]]:
-        for shelf in self._shelves:
-            yield from zip(shelf.starts, shelf.ends, shelf.times, strict=True)
+        for chunk in self._chunks:
+            yield from zip(chunk.starts, chunk.ends, chunk.times, strict=True)
 
     def _tidy(self, now: int, first: int) -> None:
-        """Sweep the next few shelves, and put those together that have little left."""
-        shelves = self._shelves
-        for _ in range(min(_LOOK, len(shelves))):
-            if not shelves:
+        """Sweep the next few chunks, and put those together that have little left."""
+        chunks = self._chunks
+        for _ in range(min(_LOOK, len(chunks))):
+            if not chunks:
                 break
-            at = self._turn = self._turn % len(shelves)
-            shelf = shelves[at]
-            shelf.sweep(now, first)
-            if not shelf.starts:
-                del shelves[at]
-            elif at and len(shelves[at - 1].starts) + len(shelf.starts) <= _FULL // 2:
-                shelves[at - 1].join(shelf)
-                del shelves[at]
+            at = self._turn = self._turn % len(chunks)
+            chunk = chunks[at]
+            chunk.sweep(now, first)
+            if not chunk.starts:
+                del chunks[at]
+            elif at and len(chunks[at - 1].starts) + len(chunk.starts) <= _FULL // 2:
+                chunks[at - 1].join(chunk)
+                del chunks[at]
             else:
                 self._turn += 1
-        self.latest = max([shelf.latest for shelf in shelves], default=0)
+        self.latest = max([chunk.latest for chunk in chunks], default=0)
 
     def dump(self) -> bytes:
         """All runs as bytes."""
-        return b"".join([_packed(shelf) for shelf in self._shelves])
+        return b"".join([_packed(chunk) for chunk in self._chunks])
 
     @classmethod
     def load(cls, data: bytes, last: int) -> Self:
@@ -207,32 +207,32 @@ class Delays:
         delays = cls()
         for at in range(0, len(starts), _FULL):
             rows = slice(at, at + _FULL)
-            delays._shelves.append(_Shelf(starts[rows], ends[rows], times[rows]))
+            delays._chunks.append(_Chunk(starts[rows], ends[rows], times[rows]))
         delays.latest = max(times, default=0)
         return delays
 
     def copy(self) -> Delays:
         delays = Delays()
-        delays._shelves = [shelf.copy() for shelf in self._shelves]
+        delays._chunks = [chunk.copy() for chunk in self._chunks]
         delays.latest = self.latest
         return delays
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        return 300 + sum([450 + 24 * len(shelf.starts) for shelf in self._shelves])
+        return 300 + sum([450 + 24 * len(chunk.starts) for chunk in self._chunks])
 
     def check(self) -> None:
         """Assert every invariant. O(runs)."""
         assert all(start < end for start, end, _ in self._runs())
         assert all(one[1] <= other[0] for one, other in pairwise(self._runs()))
-        for shelf in self._shelves:
-            assert 1 <= len(shelf.starts) == len(shelf.ends) == len(shelf.times) <= _FULL
-            assert max(shelf.times) <= shelf.latest <= self.latest
+        for chunk in self._chunks:
+            assert 1 <= len(chunk.starts) == len(chunk.ends) == len(chunk.times) <= _FULL
+            assert max(chunk.times) <= chunk.latest <= self.latest
 
 
-def _packed(shelf: _Shelf) -> bytes:
-    cells = array("q", bytes(24 * len(shelf.starts)))
-    cells[0::3], cells[1::3], cells[2::3] = shelf.starts, shelf.ends, shelf.times
+def _packed(chunk: _Chunk) -> bytes:
+    cells = array("q", bytes(24 * len(chunk.starts)))
+    cells[0::3], cells[1::3], cells[2::3] = chunk.starts, chunk.ends, chunk.times
     return _little(cells).tobytes()
 
 

@@ -29,6 +29,7 @@ from typing import NamedTuple, Self
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.changes import Change
 from penstock.types.stream.delays import Delays
+from penstock.types.stream.lease_chunk import LAST_TIME, Lease
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.members import Members
 from penstock.types.stream.messages import MOST, Messages, Place
@@ -36,7 +37,6 @@ from penstock.types.stream.nodes import Range
 from penstock.types.stream.offset_ranges import runs_of, without
 from penstock.types.stream.reading import take
 from penstock.types.stream.segments import Identity
-from penstock.types.stream.shelf import LAST_TIME, Lease
 from penstock.types.stream.stored_nodes import wanted_places
 
 SLICE = 200

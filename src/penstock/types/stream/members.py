@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.shelf import Lease
 
 MOST = 10_000  # names in a group; beyond that the one that asked longest ago is forgotten
 _FEW = 16  # runs that are not worth a sweep

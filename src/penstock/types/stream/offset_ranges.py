@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
 
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.shelf import Lease
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from penstock.types.stream.arrow import LEASED_SCHEMA
 from penstock.types.stream.encoding import Encoding
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
+from penstock.types.stream.lease_chunk import Lease
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, OVERHEAD, Range
-from penstock.types.stream.shelf import Lease
 
 
 class Message(NamedTuple):

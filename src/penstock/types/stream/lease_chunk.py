@@ -1,10 +1,10 @@
-"""A shelf: neighbouring leases, as numbers in arrays.
+"""A chunk: neighbouring leases, as numbers in arrays.
 
 The count of attempts, the most that there may be, and whether a message is only reserved share one number: they change
 together, and a lease takes 64 bytes.
 
 Invariant: `starts` rise, and `cells` has WIDTH numbers for each of them. `letters` has every dead letter key of the
-leases once, and perhaps some of removed leases, at most twice as many as a shelf has room for.
+leases once, and perhaps some of removed leases, at most twice as many as a chunk has room for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-FULL = 128  # leases that a shelf has room for
+FULL = 128  # leases that a chunk has room for
 NEVER = 1 << 63  # later than any time
 LAST_TIME = NEVER - 1  # that can be kept
 
@@ -65,7 +65,7 @@ class Lease(NamedTuple):
         return self._replace(attempts=attempts, expire_at=expire_at, reserved=False)
 
 
-class Shelf:
+class LeaseChunk:
     """Neighbouring leases."""
 
     __slots__ = ("bound", "cells", "expiry", "free", "letters", "limited", "messages", "retry", "starts")
@@ -77,7 +77,7 @@ class Shelf:
         self.letters: list[bytes | None] = [None]  # the keys that the last of the WIDTH numbers refers to
         self.messages = 0
         self.limited = False  # whether a lease may have a limit of attempts
-        self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in ShelfTimes
+        self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in LeaseDueTimes
         self.expiry = NEVER  # the same of the first expiry
         self.free = NEVER  # the same of the first retry of a lease that was given back
 

@@ -1,4 +1,4 @@
-"""Leases against a plain list of them, with shelves small enough to be many."""
+"""Leases against a plain list of them, with chunks small enough to be many."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock import freeing
-from penstock.types.stream import shelf, shelf_times, shelves
+from penstock.types.stream import lease_chunk, lease_chunks, lease_due_times
+from penstock.types.stream.lease_chunk import MOST_LIMIT, Lease
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.shelf import MOST_LIMIT, Lease
 
 OFFSETS = st.integers(1, 150)
 LENGTHS = st.integers(1, 4) | st.integers(1, 60)
@@ -22,13 +22,13 @@ NAMES = st.sampled_from([None, None, b"a", b"b", *(b"%d" % number for number in 
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_shelves() -> Iterator[None]:
+def small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shelves, "FULL", 8)
-        patch.setattr(shelf, "FULL", 8)
-        patch.setattr(shelves, "_FEW", 4)
-        patch.setattr(shelf_times, "_LAGGING", 2)
-        patch.setattr(shelves, "_GIANT", 3)
+        patch.setattr(lease_chunks, "FULL", 8)
+        patch.setattr(lease_chunk, "FULL", 8)
+        patch.setattr(lease_chunks, "_FEW", 4)
+        patch.setattr(lease_due_times, "_LAGGING", 2)
+        patch.setattr(lease_chunks, "_GIANT", 3)
         yield
     freeing.drain()
 
@@ -217,29 +217,29 @@ def with_leases(count: int, times: range) -> Leases:
     return leases
 
 
-def test_what_is_left_of_many_is_on_few_shelves() -> None:
+def test_what_is_left_of_many_is_on_few_chunks() -> None:
     leases = with_leases(4000, range(4000))
-    assert len(leases._shelves.all) == 4000 / 8, "shelves that nothing more comes to are full"
+    assert len(leases._chunks.all) == 4000 / 8, "chunks that nothing more comes to are full"
     offsets = list(range(1, 4001))
     random.Random(1).shuffle(offsets)
     for offset in offsets[400:]:
         leases.drop(offset, offset + 1)
     leases.check()
-    assert len(leases._shelves.all) < 200, "shelves with few leases were not put together"
+    assert len(leases._chunks.all) < 200, "chunks with few leases were not put together"
     assert leases.drop(1, 5000) == 400
-    assert (leases.count, len(leases._shelves.all), leases.next_deadline()) == (0, 1, None)
+    assert (leases.count, len(leases._chunks.all), leases.next_deadline()) == (0, 1, None)
 
 
-def test_a_shelf_that_takes_a_neighbours_leases_takes_over_that_its_times_may_be_too_early() -> None:
+def test_a_chunk_that_takes_a_neighbours_leases_takes_over_that_its_times_may_be_too_early() -> None:
     leases = with_leases(16, range(99, 83, -1))
     for offset in [16, 15, 14, 13, 12, 11, 1, 2, 3, 4, 5, 6]:
         leases.drop(offset, offset + 1)
-    assert [len(shelf.starts) for shelf in leases._shelves.all] == [4]
+    assert [len(chunk.starts) for chunk in leases._chunks.all] == [4]
     leases.check()
     assert leases.next_retry() == 90
 
 
-def test_what_comes_before_all_that_ever_was_has_a_shelf() -> None:
+def test_what_comes_before_all_that_ever_was_has_a_chunk() -> None:
     leases = with_leases(16, range(16))
     assert leases.drop(1, 9) == 8
     for offset in range(9, 17):
@@ -249,7 +249,7 @@ def test_what_comes_before_all_that_ever_was_has_a_shelf() -> None:
     assert leases.next_retry() == 7
 
 
-def test_the_middle_of_a_shelf_is_given_back_and_the_rest_is_due_as_before() -> None:
+def test_the_middle_of_a_chunk_is_given_back_and_the_rest_is_due_as_before() -> None:
     leases = with_leases(8, range(10, 18))
     assert leases.postpone(3, 7, 50) == 4
     leases.check()
@@ -266,36 +266,36 @@ def test_a_lease_is_found_from_its_middle_and_an_empty_range_has_none() -> None:
     assert list(leases) == [lease]
 
 
-def test_a_shelf_forgets_the_dead_letter_keys_of_leases_that_are_gone() -> None:
+def test_a_chunk_forgets_the_dead_letter_keys_of_leases_that_are_gone() -> None:
     leases = Leases()
     for number in range(1000):
         leases.put(Lease(1, 2, 5, 0, 0, 1, b"key %d" % number))
         leases.check()
     assert [lease.dead_letter for lease in leases] == [b"key 999"]
-    assert len(leases._shelves.all[0].letters) < 20
+    assert len(leases._chunks.all[0].letters) < 20
 
 
-def test_taking_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
-    """What is first on a shelf is looked for when it is asked for, so at no time may many shelves wait for that."""
+def test_taking_out_one_by_one_leaves_few_chunks_to_look_at() -> None:
+    """What is first in a chunk is looked for when it is asked for, so at no time may many chunks wait for that."""
     leases = Leases()
     for offset in range(1, 401):
         leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
     for offset in range(1, 401, 8):
         leases.drop(offset, offset + 1)
-        assert len(leases._shelves.times.stale) <= 2
+        assert len(leases._chunks.times.stale) <= 2
     assert leases.next_retry() == 2
 
 
-def test_many_shelves_are_freed_in_small_steps() -> None:
+def test_many_chunks_are_freed_in_small_steps() -> None:
     leases = Leases()
     for offset in range(1, 401):
         leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
     freeing.drain()
     taken: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shelves, "dispose", taken.append)
+        patch.setattr(lease_chunks, "dispose", taken.append)
         leases.drop(1, 200)
-        assert sum(len(shelf.starts) for shelf in taken.pop()) == 192  # those of whole shelves
-        rest = leases._shelves.all
+        assert sum(len(chunk.starts) for chunk in taken.pop()) == 192  # those of whole chunks
+        rest = leases._chunks.all
         del leases
         assert taken == [rest]
