@@ -18,7 +18,7 @@ import penstock
 from penstock import aio
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.driver_requests import Exchange, Logic
-from penstock.client.cluster.sharing import as_batch
+from penstock.client.cluster.shared_connection import as_batch
 from penstock.client.errors import BufferFull
 from penstock.testing.cluster import RedisCluster
 

@@ -11,13 +11,13 @@ from tests.support.client.interrupts import Interrupt
 
 import penstock
 from penstock import aio
-from penstock.client.cluster.bounds import Bounds, Hold
+from penstock.client.cluster.call_bounds import CallBounds, Hold
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.driver_requests import Room
 from penstock.client.errors import BufferFull
 
 
-def make_bounds(bound: int) -> Bounds:
+def make_bounds(bound: int) -> CallBounds:
     return ClusterCore("h", max_buffered_commands=bound).bounds
 
 
@@ -104,7 +104,7 @@ def test_a_kept_exception_blocks_no_waiting_call() -> None:
 def test_threads_and_tasks_are_admitted_even_without_a_wake_up(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`forgets`: the caller that left was interrupted before it let the next one in."""
 
-    def leave(bounds: Bounds, hold: Hold) -> None:
+    def leave(bounds: CallBounds, hold: Hold) -> None:
         if forgets:
             monkeypatch.setattr(bounds, "_admit", lambda: None)
         bounds.leave(hold)

@@ -17,7 +17,7 @@ from tests.support.client.interrupts import ask_interrupted
 
 import penstock
 from penstock.client.cluster.errors import TooManyConnections
-from penstock.client.cluster.sharing import MOST_PIECES
+from penstock.client.cluster.shared_connection import MOST_PIECES
 from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent
@@ -175,12 +175,12 @@ def test_a_child_makes_its_own_connections_also_if_other_threads_were_at_work_at
         at_work, forked = threading.Event(), threading.Event()
 
         def hold_everything() -> None:
-            turn = client._turns.wait(0)
-            assert turn is not None
+            ownership = client._topology_lock.acquire(0)
+            assert ownership is not None
             with client.core.bounds._lock, client._pool._lock:
                 at_work.set()
                 forked.wait(30)
-            turn.end()
+            ownership.release()
 
         other = threading.Thread(target=hold_everything)
         other.start()
@@ -225,6 +225,6 @@ def test_interrupts_between_any_two_steps_leak_nothing_and_mix_up_no_replies(clu
     counters = client.counters
     assert counters.buffered_commands == counters.buffered_bytes == 0
     assert client.blpop("none", timeout=0.01) is None, "and connections may still be opened"
-    turn = client._turns.wait(0)
-    assert turn is not None, "and the topology asked for"
+    ownership = client._topology_lock.acquire(0)
+    assert ownership is not None, "and the topology asked for"
     client.close()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.bounds import ClusterCounters
+from penstock.client.cluster.call_bounds import ClusterCounters
 from penstock.client.cluster.driver_requests import Logic, NodeBatch, Pause
 from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan

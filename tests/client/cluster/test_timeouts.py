@@ -13,7 +13,7 @@ from tests.support.client.clients import SHORT_TIMES, raised, result_of_silence
 from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.bounds import Hold
+from penstock.client.cluster.call_bounds import Hold
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.driver_requests import Exchange, NodeBatch
 from penstock.client.cluster.pipeline import PackedPipeline

@@ -29,7 +29,7 @@ from penstock.client.api.pipeline import told_of_all
 from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
 from penstock.client.cluster.aio_connections import AioNodePool
-from penstock.client.cluster.bounds import PATROL
+from penstock.client.cluster.call_bounds import PATROL
 from penstock.client.cluster.calls import ClusterBase, ClusterPipelineBase
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
@@ -62,27 +62,27 @@ class Cluster(  # type: ignore[misc]
     async def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
         core, pool = self.core, self._pool
-        plain = core.plain(arguments, options)
-        if plain is None or (connection := pool.shared(plain.address)) is None:
+        single = core.single_key_call(arguments, options)
+        if single is None or (connection := pool.shared(single.address)) is None:
             return await self.drive(core.call(arguments, options))
         try:
-            if not core.bounds.enter(plain):
+            if not core.bounds.enter(single):
                 return await self.drive(core.call(arguments, options))
-            if plain.until != math.inf:
-                plain.deadline = pool.loop_time(plain.until)
+            if single.until != math.inf:
+                single.deadline = pool.loop_time(single.until)
             try:
-                await connection.run(plain)
+                await connection.run(single)
             except NotSent as error:
-                pool.refuse(plain, error)
-            reply = plain.results[0]
-            if isinstance(reply, Exception) or plain.address in pool.outages:
-                reply = await self.drive(core.after(plain, pool.outcome(plain, plain.address, plain.until)))
+                pool.refuse(single, error)
+            reply = single.results[0]
+            if isinstance(reply, Exception) or single.address in pool.outages:
+                reply = await self.drive(core.after(single, pool.outcome(single, single.address, single.until)))
                 pool.tell()
             else:
-                core.bounds.leave_answered(plain)
+                core.bounds.leave_answered(single)
         finally:
-            if plain.is_held:
-                core.bounds.leave(plain)
+            if single.is_held:
+                core.bounds.leave(single)
         return core.read(arguments, options, reply)
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:

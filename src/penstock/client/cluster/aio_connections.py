@@ -2,8 +2,8 @@
 
 What sync_connections.py is for threads. redis-py opens each connection with streams; batches are written to all of them
 before the first reply is awaited. A connection whose exchange is cancelled is closed: replies are still on their way to
-it. A batch that is alone, and small, goes over the connection that all tasks share (sharing.py): what they call in one
-turn of the loop travels together.
+it. A batch that is alone, and small, goes over the connection that all tasks share (shared_connection.py): what they
+call in one turn of the loop travels together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.call_bounds import CallBounds
 from penstock.client.cluster.driver_requests import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, Key, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
-from penstock.client.cluster.sharing import (
+from penstock.client.cluster.shared_connection import (
     as_batch,
     closed,
     core_maker,
@@ -144,7 +144,7 @@ class _InFlight:
 class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
     """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread."""
 
-    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: Bounds, encoder: Any) -> None:
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: CallBounds, encoder: Any) -> None:
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
         super().__init__(rules, bounds, partial(AioConnection, core_maker(self._arguments, encoder)))
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)

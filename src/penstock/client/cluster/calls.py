@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import redis
 
-from penstock.client.cluster.bounds import ClusterCounters
+from penstock.client.cluster.call_bounds import ClusterCounters
 from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.driver_requests import DriverRequest, Rules
 from penstock.client.cluster.errors import NotRoutable

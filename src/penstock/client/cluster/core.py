@@ -20,13 +20,13 @@ from redis.exceptions import ExecAbortError
 from penstock.client.api.calls import read_reply
 from penstock.client.api.pipeline import decoded_alone
 from penstock.client.api.stream_replies import CALLBACKS
-from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
+from penstock.client.cluster.call_bounds import CallBounds, ClusterCounters, Hold, held_bytes
 from penstock.client.cluster.driver_requests import DriverRequest, NodeBatch, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.pipeline import PackedPipeline
-from penstock.client.cluster.plain import PlainCall
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
+from penstock.client.cluster.single_key_call import SingleKeyCall
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap, shown
 from penstock.client.cluster.strategies import Strategy, make_plan, packed, sequential, single_slot, two_step
 from penstock.client.cluster.topology import Topology
@@ -103,7 +103,7 @@ class ClusterCore:
             backoff_cap=backoff_cap,
             listeners=Listeners(on_reconnect, on_replay),
         )
-        self.bounds = Bounds(self.rules)
+        self.bounds = CallBounds(self.rules)
         self.topology = Topology(startup, self.rules)
         self.connection = connection
         model = redis.Redis(**connection)  # connects to nothing; knows how redis-py reads replies
@@ -132,7 +132,7 @@ class ClusterCore:
         assert self.topology.table is not None
         return self.topology.map, self.topology.table
 
-    def plain(self, arguments: tuple[Any, ...], options: Options) -> PlainCall | None:
+    def single_key_call(self, arguments: tuple[Any, ...], options: Options) -> SingleKeyCall | None:
         """A command of one key, its first argument, that its master answers at once. None if it is another, which is
         for `call`.
         """
@@ -147,24 +147,24 @@ class ClusterCore:
         timeout = math.inf if rules.command_timeout is None else rules.command_timeout
         if owner is None or timeout <= 0.0:
             return None
-        plain = PlainCall(arguments, packed, owner, rules.clock() + timeout)
+        single = SingleKeyCall(arguments, packed, owner, rules.clock() + timeout)
         if options and self.decodes and NEVER_DECODE in options:
-            plain.raw = _FIRST
+            single.raw = _FIRST
         if rules.delivery is Delivery.AT_MOST_ONCE:
-            plain.repeats = False
-        return plain
+            single.repeats = False
+        return single
 
-    def after(self, plain: PlainCall, outcome: Outcome) -> Generator[DriverRequest, Any, Any]:
-        """Handle a plain call whose first reply is an error or is missing."""
-        done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
+    def after(self, single: SingleKeyCall, outcome: Outcome) -> Generator[DriverRequest, Any, Any]:
+        """Handle a call with a single key whose first reply is an error or is missing."""
+        done, topology, (arguments,) = ClusterCounters(), self.topology, single.commands
         assert topology.table is not None
-        plan = make_plan([arguments], topology.table, False, topology.map, plain.raw, plain.repeats)
-        first_round = NodeBatch(plain.address, plan.packed, [0], raw=plan.raw)
+        plan = make_plan([arguments], topology.table, False, topology.map, single.raw, single.repeats)
+        first_round = NodeBatch(single.address, plan.packed, [0], raw=plan.raw)
         try:
-            logic = PackedPipeline(plan, topology.map, self.rules, plain.until, done)
+            logic = PackedPipeline(plan, topology.map, self.rules, single.until, done)
             (reply,) = yield from logic.run_after(first_round, outcome)
         finally:
-            self.bounds.leave(plain, done)
+            self.bounds.leave(single, done)
         return reply
 
     def call(self, arguments: Call, options: Options) -> Generator[DriverRequest, Any, Any]:

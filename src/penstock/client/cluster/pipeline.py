@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from redis.exceptions import AskError, SlotNotCoveredError, TryAgainError
 
-from penstock.client.cluster.bounds import ClusterCounters
+from penstock.client.cluster.call_bounds import ClusterCounters
 from penstock.client.cluster.driver_requests import DriverRequest, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,

@@ -3,7 +3,7 @@ Threads and asyncio share this part.
 
 Idle connections are in lists whose `pop` and `append` are atomic, so threads share them without a lock. A connection
 counts towards max_connections from before it is opened until it is closed or forgotten; one place is always kept for
-the connection that calls share (sharing.py).
+the connection that calls share (shared_connection.py).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.call_bounds import CallBounds
 from penstock.client.cluster.driver_requests import NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.sharing import WAS_CLOSED, closed, out_of_time, outcome_of, reason
+from penstock.client.cluster.shared_connection import WAS_CLOSED, closed, out_of_time, outcome_of, reason
 from penstock.client.cluster.slot_map import Address
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
@@ -81,7 +81,7 @@ class _Outage:
 class NodePool(ABC, Generic[L, S]):
     """See the top of this file."""
 
-    def __init__(self, rules: Rules, bounds: Bounds, make_shared: Callable[..., S]) -> None:
+    def __init__(self, rules: Rules, bounds: CallBounds, make_shared: Callable[..., S]) -> None:
         """`make_shared` makes one of a maker of redis-py's connections and a listener to events."""
         self.rules = rules
         self.bounds = bounds

@@ -14,7 +14,7 @@ from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any
 
 from penstock.client.choice_by_name import chosen
-from penstock.client.cluster.bounds import ClusterCounters
+from penstock.client.cluster.call_bounds import ClusterCounters
 from penstock.client.cluster.driver_requests import DriverRequest, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, unsent
 from penstock.client.cluster.pipeline import PackedPipeline

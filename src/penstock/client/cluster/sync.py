@@ -35,17 +35,17 @@ from penstock.client.api.options import ClusterOptions
 from penstock.client.api.pipeline import told_of_all
 from penstock.client.api.shortcuts import Shortcuts
 from penstock.client.api.streams import StreamCommands
-from penstock.client.cluster.bounds import PATROL
+from penstock.client.cluster.call_bounds import PATROL
 from penstock.client.cluster.calls import ClusterBase, ClusterPipelineBase
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.driver_requests import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.interrupt_safe_lock import InterruptSafeLock
 from penstock.client.cluster.node_methods import NodeMethods
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.sync_connections import SyncNodePool
-from penstock.client.cluster.turns import Turns
 from penstock.client.drivers.sync import Reentered
 from penstock.client.errors import NotSent
 
@@ -59,7 +59,7 @@ class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCo
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Unpack[ClusterOptions]) -> None:
         self.core = ClusterCore(host, port, **arguments)
         self._pool = SyncNodePool(self.core.connection, self.core.rules, self.core.bounds, self.core.encoder)
-        self._turns = Turns()  # at the topology
+        self._topology_lock = InterruptSafeLock()
         _clusters.add(self)
 
     @classmethod
@@ -70,29 +70,29 @@ class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCo
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
         core, pool = self.core, self._pool
-        plain = core.plain(arguments, options)
-        if plain is None or (connection := pool.shared(plain.address)) is None:
+        single = core.single_key_call(arguments, options)
+        if single is None or (connection := pool.shared(single.address)) is None:
             return self.drive(core.call(arguments, options))
         try:
-            if not core.bounds.enter(plain):
+            if not core.bounds.enter(single):
                 return self.drive(core.call(arguments, options))
-            plain.deadline = plain.until
+            single.deadline = single.until
             try:
-                connection.run(plain)
+                connection.run(single)
             except NotSent as error:
-                pool.refuse(plain, error)
+                pool.refuse(single, error)
             except Reentered:
-                core.bounds.leave(plain)
+                core.bounds.leave(single)
                 return self.drive(core.call(arguments, options))
-            reply = plain.results[0]
-            if isinstance(reply, Exception) or plain.address in pool.outages:
-                reply = self.drive(core.after(plain, pool.outcome(plain, plain.address, plain.until)))
+            reply = single.results[0]
+            if isinstance(reply, Exception) or single.address in pool.outages:
+                reply = self.drive(core.after(single, pool.outcome(single, single.address, single.until)))
                 pool.tell()
             else:
-                core.bounds.leave_answered(plain)
+                core.bounds.leave_answered(single)
         finally:
-            if plain.is_held:
-                core.bounds.leave(plain)
+            if single.is_held:
+                core.bounds.leave(single)
         return core.read(arguments, options, reply)
 
     def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
@@ -227,8 +227,8 @@ class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCo
         if wanted.suspect is None and topology.table is not None:
             return topology.map
         # a thread that has waited here finds the answer that came in between
-        turn = self._turns.wait(wanted.until - clock())
-        if turn is None:
+        ownership = self._topology_lock.acquire(wanted.until - clock())
+        if ownership is None:
             if topology.table is None:
                 raise topology.unknown("", wanted.until)
             return topology.map
@@ -240,7 +240,7 @@ class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCo
             self._pool.forget(topology.addresses)
             return fresh
         finally:
-            turn.end()
+            ownership.release()
 
     def _wait_for_room(self, room: Room) -> None:
         bounds, clock, woken = self.core.bounds, self.core.rules.clock, threading.Lock()
@@ -257,8 +257,8 @@ class Cluster(ClusterBase, NodeMethods, StreamCommands, Shortcuts, RedisModuleCo
             del place  # whatever becomes of the exception and its frames
 
     def after_fork(self) -> None:
-        """In a child: threads that are not there may have had their turn."""
-        self._turns = Turns()
+        """In a child: threads that are not there may have had the lock."""
+        self._topology_lock = InterruptSafeLock()
         self.core.bounds.after_fork()
         self._pool.after_fork()
 

@@ -3,7 +3,7 @@
 redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread
 writes to every node before it reads from any, and still takes replies from a node that would rather be read than write
 more. A connection is owned by the exchange that took it. A batch that is alone, and small, goes over the connection
-that all threads share (sharing.py).
+that all threads share (shared_connection.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.call_bounds import CallBounds
 from penstock.client.cluster.driver_requests import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
-from penstock.client.cluster.sharing import (
+from penstock.client.cluster.shared_connection import (
     as_batch,
     closed,
     core_maker,
@@ -163,7 +163,7 @@ class _InFlight:
 class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
     """Connections by node; `exchange` is the one thing to do with them."""
 
-    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: Bounds, encoder: Any) -> None:
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: CallBounds, encoder: Any) -> None:
         self._arguments = connection_arguments(arguments)
         super().__init__(rules, bounds, partial(SyncConnection, core_maker(self._arguments, encoder)))
         self.silence: float | None = self._arguments.get("socket_timeout", 5.0)

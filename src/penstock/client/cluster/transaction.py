@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
-from penstock.client.cluster.bounds import ClusterCounters
+from penstock.client.cluster.call_bounds import ClusterCounters
 from penstock.client.cluster.driver_requests import (
     DriverRequest,
     Exchange,

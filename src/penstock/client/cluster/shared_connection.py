@@ -33,7 +33,7 @@ from penstock.client.errors import ClientClosed, DeliveryError
 MOST_PIECES = 64
 """Of a batch that shares a connection although it could have its own."""
 WAS_CLOSED = "the client was closed"
-_UNBOUNDED = 1 << 62  # what is held is bounded by bounds.py, for all nodes together
+_UNBOUNDED = 1 << 62  # what is held is bounded by call_bounds.py, for all nodes together
 _NAMELESS = ("command",)
 
 

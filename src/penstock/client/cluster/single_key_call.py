@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.cluster.bounds import Hold
+from penstock.client.cluster.call_bounds import Hold
 from penstock.client.cluster.slot_map import Address
 from penstock.client.engine.batch import Batch, lay_out
 
@@ -19,7 +19,7 @@ WAITER_BYTES = 700
 """
 
 
-class PlainCall(Batch, Hold):
+class SingleKeyCall(Batch, Hold):
     """See the top of this file."""
 
     def __init__(self, arguments: tuple[Any, ...], data: bytes, address: Address, until: float) -> None:
@@ -34,4 +34,4 @@ class PlainCall(Batch, Hold):
     """As that of a Plan."""
 
 
-lay_out(PlainCall, PlainCall((), b"", ("", 0), 0.0))
+lay_out(SingleKeyCall, SingleKeyCall((), b"", ("", 0), 0.0))

@@ -2,7 +2,7 @@
 
 A call enters with what it is about to send and leaves when every command of it is finished, or when its caller gives
 up. A call that finds no room waits in a queue, and a call that leaves lets in the next ones, in the order of calls:
-small calls do not overtake a large one. All calls of all threads and tasks share one Bounds, under one lock that is
+small calls do not overtake a large one. All calls of all threads and tasks share one CallBounds, under one lock that is
 held for a few additions.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Leaving twice is leaving once, so a thread that
@@ -100,7 +100,7 @@ class Place:
         """Called then; for any thread."""
 
 
-class Bounds:
+class CallBounds:
     """See the top of this file."""
 
     def __init__(self, rules: Rules) -> None:
