@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.api.stream_replies import Message
     from penstock.client.api.sync import Client
     from penstock.client.cluster.sync import Cluster
-    from penstock.client.consumer.terms import GIVE_UP, Backoff
+    from penstock.client.consumer.options import GIVE_UP, Backoff
     from penstock.client.delivery import Delivery, State
     from penstock.client.errors import (
         BufferFull,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.server.embedded import Server
 
 _HOMES = {
-    "GIVE_UP": "penstock.client.consumer.terms",
-    "Backoff": "penstock.client.consumer.terms",
+    "GIVE_UP": "penstock.client.consumer.options",
+    "Backoff": "penstock.client.consumer.options",
     "Client": "penstock.client.api.sync",
     "Cluster": "penstock.client.cluster.sync",
     "Delivery": "penstock.client.delivery",

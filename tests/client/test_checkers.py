@@ -22,8 +22,7 @@ from penstock.client.api import options
 from penstock.client.api.shared import OPTIONS
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.consumer.follow import Follow, FollowOptions
-from penstock.client.consumer.terms import ConsumerOptions
-from penstock.client.consumer.terms import Terms as ConsumerTerms
+from penstock.client.consumer.options import ConsumerOptions, ConsumerSettings
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -144,7 +143,7 @@ def test_a_checker_is_told_of_every_option(named: Any, taken: set[str]) -> None:
 
 @pytest.mark.parametrize(
     ("named", "taken", "given"),
-    [(ConsumerOptions, ConsumerTerms, {"key", "group"}), (FollowOptions, Follow, {"key", "start"})],
+    [(ConsumerOptions, ConsumerSettings, {"key", "group"}), (FollowOptions, Follow, {"key", "start"})],
 )
 def test_a_checker_is_told_of_every_option_of_a_consumer(named: Any, taken: Any, given: set[str]) -> None:
     assert named.__optional_keys__ == {field.name for field in fields(taken)} - given

@@ -13,7 +13,7 @@ what is imported:
         writing          which bytes go out next, and how far they came
         replies          bytes to replies, each to its command
         recovery         what the end of a connection means for each command
-        unserved         commands that a server did not run because it does not lead
+        refused_by_replica  commands that a server did not run because it does not lead
         reconnecting     when to open the next connection; backoff: after which delay
         timeouts         deadlines of commands, and silent connections
         handshake        the commands that a connection begins with
@@ -32,7 +32,7 @@ what is imported:
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
     producer/   core: messages to windows of writes, sans I/O; sync, aio: the thread or task that sends them
-        terms, writes, outcomes, futures
+        options, writes, outcomes, futures
       ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
         urls             the URLs of servers and of shards
@@ -42,7 +42,8 @@ what is imported:
     consumer/   members of groups; imported by the clients of api/, imports their streams
         core             the workers, without I/O; steps: what they ask; sync, aio: threads and tasks that do it
         base             what the consumers of both clients share
-        terms, orders, sender, outages, pace, queues, part, delivered, holdings, counts, handlers, stop_signals
+        options, orders, sender, outages, pace, queues, worker_share, delivered, holdings, counts, handlers,
+        stop_signals
         follow           a stream from an offset that the caller keeps
       ^
     cluster/    the client of a Redis or Valkey Cluster

@@ -12,12 +12,12 @@ from penstock import GIVE_UP
 from penstock.client.consumer.core import ConsumerCore
 from penstock.client.consumer.delivered import Delivered, Row
 from penstock.client.consumer.holdings import Holdings, Lease
+from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.outages import may_pass
-from penstock.client.consumer.pace import LONGEST_PART, PART, WINDOW, Pace
-from penstock.client.consumer.part import Part
+from penstock.client.consumer.pace import LONGEST_SHARE, PART, WINDOW, Pace
 from penstock.client.consumer.queues import Lanes, PlainQueue
 from penstock.client.consumer.steps import Call
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.worker_share import WorkerShare
 from penstock.client.delivery import State
 from penstock.client.errors import ClientClosed, NotSent, OutcomeUnknown
 
@@ -38,30 +38,30 @@ def offsets(part: list[Row]) -> list[int]:
 )
 def test_what_is_fetched_is_bounded_by_the_time_of_a_body(seconds: float, part: int, window: int) -> None:
     pace = Pace(500)
-    assert (pace.part(), pace.window(1)) == (1, 0), "one message tells how long a body takes"
+    assert (pace.share(), pace.window(1)) == (1, 0), "one message tells how long a body takes"
     for _ in range(20):
-        pace.note(seconds * pace.part(), pace.part())
-    assert (pace.part(), pace.window(1)) == (pytest.approx(part, abs=1), pytest.approx(window, abs=1))
+        pace.note(seconds * pace.share(), pace.share())
+    assert (pace.share(), pace.window(1)) == (pytest.approx(part, abs=1), pytest.approx(window, abs=1))
 
 
-@pytest.mark.parametrize(("trip", "part"), [(0.0005, PART), (0.0015, 20 * 0.0015), (0.5, LONGEST_PART)])
-def test_parts_are_long_beside_the_round_trips_between_them(trip: float, part: float) -> None:
+@pytest.mark.parametrize(("trip", "part"), [(0.0005, PART), (0.0015, 20 * 0.0015), (0.5, LONGEST_SHARE)])
+def test_shares_are_long_beside_the_round_trips_between_them(trip: float, part: float) -> None:
     pace = Pace(500)
     for _ in range(50):
-        pace.note(0.001 * pace.part(), pace.part())
+        pace.note(0.001 * pace.share(), pace.share())
         pace.note_trip(trip)
-    assert pace.part() == pytest.approx(part / 0.001, abs=1)
+    assert pace.share() == pytest.approx(part / 0.001, abs=1)
     assert pace.window(1) == pytest.approx(WINDOW / 0.001, abs=1)
 
 
 def test_one_slow_body_does_not_change_the_pace_for_good() -> None:
     pace = Pace(500)
     for _ in range(20):
-        pace.note(0.001 * pace.part(), pace.part())
+        pace.note(0.001 * pace.share(), pace.share())
     pace.note(30, 1)
     for _ in range(10):
-        pace.note(0.001 * pace.part(), pace.part())
-    assert pace.part() >= 10
+        pace.note(0.001 * pace.share(), pace.share())
+    assert pace.share() >= 10
 
 
 def test_a_message_that_was_attempted_before_begins_alone() -> None:
@@ -102,7 +102,7 @@ def test_what_was_fetched_one_by_one_begins_together() -> None:
 @pytest.mark.parametrize("ordered_by", [None, "tag"])
 def test_a_batch_that_is_not_full_waits_for_its_oldest_message_and_no_longer(ordered_by: Any) -> None:
     now = 0.0
-    core = ConsumerCore(Terms("s", "g", ordered_by=ordered_by), lambda: now)
+    core = ConsumerCore(ConsumerSettings("s", "g", ordered_by=ordered_by), lambda: now)
     core.batch, core.batch_ms = 2, 1000
     for now in (1.0, 1.25, 1.5):
         core._add([7, [int(now * 100), b"t", b"", 0, 0]])
@@ -144,10 +144,10 @@ def drive(core: ConsumerCore, steps: Any, replies: list[list[Any]]) -> tuple[lis
 
 @pytest.mark.parametrize("delay", [GIVE_UP, 10])
 def test_a_message_that_was_lost_while_its_body_failed_is_neither_given_up_nor_kept(delay: Any) -> None:
-    core = ConsumerCore(Terms("s", "g", ordered_by="tag", retry={ValueError: delay}), clock=lambda: 0.0)
+    core = ConsumerCore(ConsumerSettings("s", "g", ordered_by="tag", retry={ValueError: delay}), clock=lambda: 0.0)
     core._add([7, [1, b"t", b"", 0, 0]])
     rows = core._take()
-    part = Part(core, rows)
+    part = WorkerShare(core, rows)
     for message in part.each():
         part.failed(message, ValueError())
     core.holdings.forget(rows)  # the keeper found that another member has it
@@ -161,7 +161,7 @@ def fetched(token: int, *rows: int) -> list[Any]:
 
 def ordered_core() -> ConsumerCore:
     """A consumer that has taken over all that was pending, and whose bodies are quick."""
-    core = ConsumerCore(Terms("s", "g", ordered_by="tag"), clock=lambda: 0.0)
+    core = ConsumerCore(ConsumerSettings("s", "g", ordered_by="tag"), clock=lambda: 0.0)
     core._sender.has_lost_read = False
     for _ in range(9):
         core.pace.note(1e-6, 500)
@@ -196,7 +196,7 @@ def test_what_a_read_brings_behind_a_lost_message_of_its_tag_waits_for_it() -> N
 
 def test_messages_that_wait_in_their_lane_are_held_as_long_as_others_of_their_delivery_begin() -> None:
     now = 0.0
-    core = ConsumerCore(Terms("s", "g", ordered_by="tag", retry_ms=30_000), clock=lambda: now)
+    core = ConsumerCore(ConsumerSettings("s", "g", ordered_by="tag", retry_ms=30_000), clock=lambda: now)
     core._sender.has_lost_read = False
     core._add(fetched(7, 1, 2, 3))
     steps = core.work()
@@ -215,11 +215,11 @@ def test_messages_that_wait_in_their_lane_are_held_as_long_as_others_of_their_de
 
 
 def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:
-    core = ConsumerCore(Terms("s", "g"), clock=lambda: 0.0)
+    core = ConsumerCore(ConsumerSettings("s", "g"), clock=lambda: 0.0)
     steps = core.work()
     row = [b"t", b"e", 0, 0]
     asked, part = drive(core, steps, [[[9, [1, *row]]], [1]])
-    assert asked == [["TREAD"], ["TEXTEND"]] and isinstance(part, Part)
+    assert asked == [["TREAD"], ["TEXTEND"]] and isinstance(part, WorkerShare)
     for message in part.each():
         part.done(message.row)
     asked, part = drive(core, steps, [[1, [9, *([n, *row] for n in (2, 3, 4))]], [3, [10, [5, *row]]]])

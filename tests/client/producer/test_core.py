@@ -23,7 +23,7 @@ from penstock.client.errors import (
     reply_error,
 )
 from penstock.client.producer.core import EPOCH, ProducerCore
-from penstock.client.producer.terms import ANSWERS, ProducerOptions, Terms
+from penstock.client.producer.options import ANSWERS, ProducerOptions, ProducerSettings
 
 LOST = OutcomeUnknown("the connection is gone", State.WRITTEN)
 
@@ -62,7 +62,7 @@ class StreamServer:
 
 class World:
     def __init__(self, **terms: Any) -> None:
-        self.core = ProducerCore(Terms("s", **terms))
+        self.core = ProducerCore(ProducerSettings("s", **terms))
         self.server = StreamServer()
         self.now = 100.0
         self.outcomes: dict[int, Any] = {}
@@ -348,11 +348,13 @@ def test_a_failure_that_no_caller_waits_for_is_told_once() -> None:
 )
 def test_terms_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Terms("s", **wrong)
+        ProducerSettings("s", **wrong)
 
 
 def test_type_checkers_know_every_option() -> None:
-    assert [*ProducerOptions.__annotations__] == [field.name for field in fields(Terms) if field.name != "key"]
+    assert [*ProducerOptions.__annotations__] == [
+        field.name for field in fields(ProducerSettings) if field.name != "key"
+    ]
 
 
 def test_messages_of_one_write_came_within_a_tenth_of_their_timeout() -> None:

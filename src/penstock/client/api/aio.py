@@ -38,14 +38,13 @@ from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, t
 from penstock.client.api.urls import aio_pool
 from penstock.client.consumer.aio import AioConsumer, send
 from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, aio_follow
-from penstock.client.consumer.terms import ConsumerOptions, Terms
+from penstock.client.consumer.options import ConsumerOptions, ConsumerSettings
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.replies import CLOGGED
 from penstock.client.producer.aio import AioProducer
-from penstock.client.producer.terms import ProducerOptions
-from penstock.client.producer.terms import Terms as ProducerTerms
+from penstock.client.producer.options import ProducerOptions, ProducerSettings
 
 AWAITED_BYTES = 700
 """What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep;
@@ -128,18 +127,18 @@ class Client(ClientBase[AioConnection], StreamCommands, Shortcuts, redis.asyncio
         return AioRegisteredScript(self, script)
 
     def consumer(self, key: Key, group: Key, **terms: Unpack[ConsumerOptions]) -> AioConsumer:
-        """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
-        return AioConsumer(self, Terms(key, group, **terms))
+        """A member of a group that acknowledges what it has done; ConsumerSettings has the arguments."""
+        return AioConsumer(self, ConsumerSettings(key, group, **terms))
 
     def follow(self, key: Key, start: int | str = 1, **terms: Unpack[FollowOptions]) -> AsyncIterator[FollowedBatch]:
         """A stream in batches, from an offset that you keep in a transaction of your own; see penstock.Client."""
         return aio_follow(self.consumer_client(), send, Follow(key, start, **terms))
 
     def producer(self, key: Key, **terms: Unpack[ProducerOptions]) -> AioProducer:
-        """Gathers messages of many tasks into few writes, each of them exactly once; producer.terms.Terms has the
+        """Gathers messages of many tasks into few writes, each of them exactly once; ProducerSettings has the
         arguments.
         """
-        return AioProducer(self, ProducerTerms(key, **terms))
+        return AioProducer(self, ProducerSettings(key, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables; see penstock.Client."""

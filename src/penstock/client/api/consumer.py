@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from penstock.client.consumer import aio, handlers, sync, terms
+from penstock.client.consumer import aio, handlers, options, sync
 
 _MOVED = {
     "AioConsumer": aio.AioConsumer,
     "Consumer": sync.Consumer,
     "OnError": handlers.OnError,
-    "Terms": terms.Terms,
+    "Terms": options.ConsumerSettings,
 }
 
 

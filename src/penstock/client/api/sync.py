@@ -37,16 +37,15 @@ from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
 from penstock.client.api.urls import sync_pool
 from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, follow
+from penstock.client.consumer.options import ConsumerOptions, ConsumerSettings
 from penstock.client.consumer.sync import Consumer, send
-from penstock.client.consumer.terms import ConsumerOptions, Terms
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.replies import CLOGGED
+from penstock.client.producer.options import ProducerOptions, ProducerSettings
 from penstock.client.producer.sync import Producer
-from penstock.client.producer.terms import ProducerOptions
-from penstock.client.producer.terms import Terms as ProducerTerms
 
 
 class Client(ClientBase[SyncConnection], StreamCommands, Shortcuts, redis.Redis):
@@ -125,8 +124,8 @@ class Client(ClientBase[SyncConnection], StreamCommands, Shortcuts, redis.Redis)
         return RegisteredScript(self, script)
 
     def consumer(self, key: Key, group: Key, **terms: Unpack[ConsumerOptions]) -> Consumer:
-        """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
-        return Consumer(self, Terms(key, group, **terms))
+        """A member of a group that acknowledges what it has done; ConsumerSettings has the arguments."""
+        return Consumer(self, ConsumerSettings(key, group, **terms))
 
     def follow(self, key: Key, start: int | str = 1, **terms: Unpack[FollowOptions]) -> Iterator[FollowedBatch]:
         """A stream in batches, from an offset that you keep in a transaction of your own.
@@ -136,10 +135,10 @@ class Client(ClientBase[SyncConnection], StreamCommands, Shortcuts, redis.Redis)
         return follow(self.consumer_client(), send, Follow(key, start, **terms))
 
     def producer(self, key: Key, **terms: Unpack[ProducerOptions]) -> Producer:
-        """Gathers messages of many threads into few writes, each of them exactly once; producer.terms.Terms has the
+        """Gathers messages of many threads into few writes, each of them exactly once; ProducerSettings has the
         arguments.
         """
-        return Producer(self, ProducerTerms(key, **terms))
+        return Producer(self, ProducerSettings(key, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.

@@ -21,10 +21,10 @@ from penstock.client.consumer.base import ConsumerBase, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
-from penstock.client.consumer.part import Part
+from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import stopped_by_first_interrupt, stopped_by_sigterm
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.worker_share import WorkerShare
 
 _logger = logging.getLogger("penstock.consumer")
 
@@ -67,14 +67,14 @@ async def send(client: Any, step: Call) -> list[Any]:
         return [error] * len(step.commands)
 
 
-async def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
-    """Carry out steps until there is a part to process; None at the end."""
+async def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> WorkerShare | None:
+    """Carry out steps until there is a share to process; None at the end."""
     answer: Any = None
     try:
         while True:
             step: Step = steps.send(answer)
             answer = None
-            if isinstance(step, Part):
+            if isinstance(step, WorkerShare):
                 return step
             if isinstance(step, Call):
                 answer = await send(client, step)
@@ -98,9 +98,9 @@ class _Iteration(Iteration):
 class AioConsumer(ConsumerBase):
     """For penstock.aio.Client."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, settings: ConsumerSettings) -> None:
         self._wakeup = _Wakeup()
-        super().__init__(client, terms, self._wakeup.wake)
+        super().__init__(client, settings, self._wakeup.wake)
         self._iteration: _Iteration | None = None
         self._signals = ExitStack()
         weakref.finalize(self, self._core.abandon)
@@ -131,7 +131,7 @@ class AioConsumer(ConsumerBase):
             return
         run.leave(error)
         try:
-            if run.part is not None:
+            if run.share is not None:
                 await _drive(self._wakeup, run.client, run.steps)
         finally:
             await self._finish(run.client, run.keeper)
@@ -140,8 +140,8 @@ class AioConsumer(ConsumerBase):
         run = _Iteration(self._core.work(), self._client.consumer_client(), self._start_keeper())
         self._iteration = run
         try:
-            while (part := await _drive(self._wakeup, run.client, run.steps)) is not None:
-                for message in run.each(part):
+            while (share := await _drive(self._wakeup, run.client, run.steps)) is not None:
+                for message in run.each(share):
                     yield message
         except GeneratorExit:
             raise  # `aclose` is told whether the message is done
@@ -234,9 +234,9 @@ class AioConsumer(ConsumerBase):
         steps, client = self._core.work(), self._client.consumer_client()
         process = self._process_batch if handler.batch else self._process_each
         try:
-            while (part := await _drive(self._wakeup, client, steps)) is not None:
+            while (share := await _drive(self._wakeup, client, steps)) is not None:
                 try:
-                    await process(part, handler, on_error)
+                    await process(share, handler, on_error)
                 except BaseException:  # cancelled, most likely
                     self.stop()
                     with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
@@ -245,23 +245,23 @@ class AioConsumer(ConsumerBase):
         finally:
             await client.aclose()
 
-    async def _process_each(self, part: Part, handler: Handler, on_error: OnError) -> None:
-        for message in part.each():
+    async def _process_each(self, share: WorkerShare, handler: Handler, on_error: OnError) -> None:
+        for message in share.each():
             try:
                 result = handler.call(message)
                 if inspect.isawaitable(result):
                     await result
             except BaseException as error:
                 failure = _failure_within(error)
-                part.failed(message, failure or error)
+                share.failed(message, failure or error)
                 if failure is None:
                     raise
                 await _tell(on_error, message, failure)
             else:
-                part.done(message.row)
+                share.done(message.row)
 
-    async def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
-        if not (messages := list(part.each())):
+    async def _process_batch(self, share: WorkerShare, handler: Handler, on_error: OnError) -> None:
+        if not (messages := list(share.each())):
             return
         try:
             result = handler.call(handler.argument(messages))
@@ -270,14 +270,14 @@ class AioConsumer(ConsumerBase):
         except BaseException as error:
             failure = _failure_within(error)
             for message in messages:
-                part.failed(message, failure or error)
+                share.failed(message, failure or error)
             if failure is None:
                 raise
             for message in messages:
                 await _tell(on_error, message, failure)
         else:
             for message in messages:
-                part.done(message.row)
+                share.done(message.row)
 
 
 def _failure_within(error: BaseException) -> Exception | None:

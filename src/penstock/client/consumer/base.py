@@ -8,8 +8,8 @@ from typing import Any
 from penstock.client.consumer.core import ConsumerCore, Steps
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered
-from penstock.client.consumer.part import Part
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.options import ConsumerSettings
+from penstock.client.consumer.worker_share import WorkerShare
 
 
 class Iteration:
@@ -18,34 +18,34 @@ class Iteration:
     def __init__(self, steps: Steps, client: Any) -> None:
         self.steps = steps
         self.client = client
-        self.part: Part | None = None
+        self.share: WorkerShare | None = None
         self.message: Delivered | None = None
 
-    def each(self, part: Part) -> Iterator[Delivered]:
-        """The messages of a part. Each is done when the loop asks for the next one."""
-        self.part = part
-        for message in part.each():
+    def each(self, share: WorkerShare) -> Iterator[Delivered]:
+        """The messages of a share. Each is done when the loop asks for the next one."""
+        self.share = share
+        for message in share.each():
             self.message = message
             yield message
             self.message = None
-            part.done(message.row)
-        self.part = None
+            share.done(message.row)
+        self.share = None
 
     def leave(self, error: BaseException | None) -> None:
         """The message that the loop is at is done, or failed."""
-        if self.part is not None and self.message is not None:
+        if self.share is not None and self.message is not None:
             if error is None:
-                self.part.done(self.message.row)
+                self.share.done(self.message.row)
             else:
-                self.part.failed(self.message, error)
+                self.share.failed(self.message, error)
 
 
 class ConsumerBase:
     """See the top of this file."""
 
-    def __init__(self, client: Any, terms: Terms, wake: Callable[[], None]) -> None:
+    def __init__(self, client: Any, settings: ConsumerSettings, wake: Callable[[], None]) -> None:
         self._client = client
-        self._core = ConsumerCore(terms)
+        self._core = ConsumerCore(settings)
         self._core.wake = wake
 
     @property

@@ -4,14 +4,14 @@
 
     Call(commands)   send them in one go, and answer with their replies; an error stands in the place of a reply
     Wait(seconds)    come back then, or sooner if `wake` was called
-    Part             process its messages, and say of each how it went
+    WorkerShare      process its messages, and say of each how it went
 
 The drivers (sync.py, aio.py) carry the steps out. They hold a lock while a generator runs, and not while they wait, so
 everything here is used by one thread at a time.
 
-Messages are fetched with RESERVE: no attempt is counted for them, and their time does not run. Just before a part of
+Messages are fetched with RESERVE: no attempt is counted for them, and their time does not run. Just before a share of
 them is processed, TEXTEND ... BEGIN counts the attempt; it travels with the TACK of the messages before and with the
-next TREAD, so there is one round trip for a part. All settlements name the token of their delivery: a member that was
+next TREAD, so there is one round trip for a share. All settlements name the token of their delivery: a member that was
 too slow changes nothing for the member that has the message now.
 
 Rejected: a thread that fetches while bodies run. A round trip is short beside what is fetched at a time, and a fetched
@@ -30,14 +30,14 @@ from typing import Any
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Row
 from penstock.client.consumer.holdings import Holdings, Lease
+from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.orders import NOT_GIVEN_UP, Order, Orders
 from penstock.client.consumer.outages import may_pass
 from penstock.client.consumer.pace import Pace
-from penstock.client.consumer.part import Part
 from penstock.client.consumer.queues import Lanes, PlainQueue, Queue
 from penstock.client.consumer.sender import Sender
 from penstock.client.consumer.steps import Call, Wait
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.worker_share import WorkerShare
 
 _logger = logging.getLogger("penstock.consumer")
 
@@ -50,22 +50,22 @@ TICK = 0.1
 _ASK_AGAIN = 0.1
 """Seconds after which a server that stalled has also executed what stood in the buffers of lost connections."""
 
-Step = Call | Wait | Part
+Step = Call | Wait | WorkerShare
 Steps = Generator[Step, Any, None]
 
 
 class ConsumerCore:
     """See the top of this file."""
 
-    def __init__(self, terms: Terms, clock: Callable[[], float] = monotonic) -> None:
-        self.terms = terms
+    def __init__(self, settings: ConsumerSettings, clock: Callable[[], float] = monotonic) -> None:
+        self.settings = settings
         self.counts = Counts()
         self.holdings = Holdings()
-        self.orders = Orders(terms, self.holdings.leases)
-        self._sender = Sender(terms, self.counts, clock)
-        self.pace = Pace(terms.count)
-        self.queue: Queue = Lanes() if terms.ordered_by else PlainQueue()
-        self.retries_here = terms.ordered_by is not None
+        self.orders = Orders(settings, self.holdings.leases)
+        self._sender = Sender(settings, self.counts, clock)
+        self.pace = Pace(settings.count)
+        self.queue: Queue = Lanes() if settings.ordered_by else PlainQueue()
+        self.retries_here = settings.ordered_by is not None
         self.workers = 1
         self.batch = 0
         """How many messages the body takes at once; 0: one, without a list."""
@@ -76,7 +76,7 @@ class ConsumerCore:
         self._clock = clock
         self._stop_at: float | None = None
         self._is_over = False
-        self._parts: set[Part] = set()
+        self._shares: set[WorkerShare] = set()
         self._finished: list[Row] = []  # done, and the server was not told yet
         self._manual: list[Row] = []  # the body has returned, and has not acknowledged them
         self._begun: set[int] = set()  # offsets of messages that were begun, and then put back into their lane
@@ -90,7 +90,7 @@ class ConsumerCore:
 
     def settle_failure(self, row: Row, error: BaseException) -> None:
         """Give a message back, or up, that a body failed on."""
-        delay = self.terms.after(error, row[4] + 1)
+        delay = self.settings.after(error, row[4] + 1)
         self.holdings.settle(row, error if delay is None else delay)
 
     @property
@@ -106,7 +106,7 @@ class ConsumerCore:
     def stop(self) -> None:
         """Let workers end after the message at hand."""
         if not self.is_stopping:
-            grace = self.terms.grace_ms
+            grace = self.settings.grace_ms
             self._stop_at = None if grace is None else self._clock() + grace / 1000
             self.is_stopping = self._sender.is_stopping = True
             self._sender.stop_at = self._stop_at
@@ -128,16 +128,16 @@ class ConsumerCore:
         while not self.is_stopping:
             if self._sender.has_lost_read and not self._is_fetching:
                 yield from self._find_order()
-            part = self._take()
-            reads = self._reading(bool(part))
+            share = self._take()
+            reads = self._reading(bool(share))
             orders = self._settlements()
-            if not part and reads is None:
+            if not share and reads is None:
                 if orders:
                     yield from self._sender.send(orders)
                 else:
                     yield from self._rest()
                 continue
-            fresh = [row for row in part if row[0] not in self._begun] if self._begun else part
+            fresh = [row for row in share if row[0] not in self._begun] if self._begun else share
             begins = self.orders.begin(fresh)
             if reads is not None:
                 self._is_fetching = True
@@ -148,13 +148,13 @@ class ConsumerCore:
                 if reads is not None:
                     self._is_fetching = False
                     self.wake()
-            if part:  # else it waited for messages
+            if share:  # else it waited for messages
                 self.pace.note_trip(self._clock() - sent)
             if reads is not None:
                 self._add(reads.reply)
-            if part:
+            if share:
                 lost = yield from self._check(begins)
-                yield from self._process(self._still_held(part) if lost else part, part)
+                yield from self._process(self._still_held(share) if lost else share, share)
         if orders := self._settlements():
             yield from self._sender.send(orders)
 
@@ -163,7 +163,7 @@ class ConsumerCore:
         if self.batch:
             is_due = len(self.queue) >= self.batch or now >= self._batch_at(now)
             return self.queue.take(self.batch, now) if is_due else []
-        return self.queue.take(1 if self.terms.max_attempts == 1 else self.pace.part(), now)
+        return self.queue.take(1 if self.settings.max_attempts == 1 else self.pace.share(), now)
 
     def _batch_at(self, now: float) -> float:
         """When a batch is processed although it is not full."""
@@ -178,9 +178,9 @@ class ConsumerCore:
         window = max(self.pace.window(self.workers), self.batch)
         if has_work and 2 * ready >= window:
             return None
-        held = len(self.holdings) if self.terms.manual else len(self.queue)
+        held = len(self.holdings) if self.settings.manual else len(self.queue)
         idle = self._idle + (not has_work)
-        count = min(max(idle, window - ready), max(self.terms.count, self.batch) - held)
+        count = min(max(idle, window - ready), max(self.settings.count, self.batch) - held)
         if count <= 0:
             return None
         return self.orders.read(count, None if has_work else self._longest_block())
@@ -220,7 +220,7 @@ class ConsumerCore:
                 found = self._enqueue(found)
                 if not is_told:
                     is_told = True
-                    _logger.info("messages of %r are pending elsewhere; they come before new ones", self.terms.key)
+                    _logger.info("messages of %r are pending elsewhere; they come before new ones", self.settings.key)
                 yield Wait(min(wait + 0.01, 1.0))
         finally:
             self._is_fetching = False
@@ -229,7 +229,7 @@ class ConsumerCore:
 
     def _longest_block(self) -> int:
         """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
-        block, now = self.terms.block_ms, self._clock()
+        block, now = self.settings.block_ms, self._clock()
         if (at := self.queue.next_at()) is not None:
             block = min(block, int((at - now) * 1000))
         if self.batch and len(self.queue):
@@ -241,7 +241,7 @@ class ConsumerCore:
         at = self.queue.next_at()
         self._idle += 1
         try:
-            longest = self.terms.block_ms / 1000
+            longest = self.settings.block_ms / 1000
             yield Wait(longest if at is None else min(max(at - self._clock(), 0.001), longest))
         finally:
             self._idle -= 1
@@ -260,7 +260,7 @@ class ConsumerCore:
             return []
         token, *rows = reply
         now = self._clock()
-        fresh = self.holdings.add(Lease(token, now + self.terms.reserve_ms / 1000, now), rows)
+        fresh = self.holdings.add(Lease(token, now + self.settings.reserve_ms / 1000, now), rows)
         self.counts.fetched += len(fresh)
         return fresh
 
@@ -282,17 +282,17 @@ class ConsumerCore:
                 self.holdings.forget(order.rows)
                 continue
             if order.lease is not None:  # and not that of messages that were delivered with them and wait
-                self.holdings.renew(order.rows, order.lease.extended(self._clock() + self.terms.retry_ms / 1000))
+                self.holdings.renew(order.rows, order.lease.extended(self._clock() + self.settings.retry_ms / 1000))
             if order.reply < len(order.rows):
                 lost |= yield from self._find_lost(order.rows, begun=False)
         return lost
 
-    def _still_held(self, part: list[Row]) -> list[Row]:
-        """The messages of a part without those that were lost. In a lane those behind one that was lost go back."""
+    def _still_held(self, share: list[Row]) -> list[Row]:
+        """The messages of a share without those that were lost. In a lane those behind one that was lost go back."""
         if not self.retries_here:
-            return self.holdings.open_ones(part)
-        held = list(takewhile(self.holdings.is_open, part))
-        self._give_back(part[len(held) :])
+            return self.holdings.open_ones(share)
+        held = list(takewhile(self.holdings.is_open, share))
+        self._give_back(share[len(held) :])
         return held
 
     def _find_lost(self, rows: list[Row], begun: bool = True) -> Generator[Step, Any, set[int]]:
@@ -322,28 +322,28 @@ class ConsumerCore:
         """Give back what waits in lanes of which a message was lost: it is fetched again together with that."""
         self._lost_tags |= tags
         behind = self.queue.remove_tags(tags)
-        for part in self._parts:
-            if part.rows[0][1] in tags:
-                behind += part.take_back()
+        for share in self._shares:
+            if share.rows[0][1] in tags:
+                behind += share.take_back()
         self._give_back(behind)
         self._sender.has_lost_read = True
 
     def _process(self, rows: list[Row], taken: list[Row]) -> Steps:
         if rows:
-            part = Part(self, rows, self._clock)
-            if self.terms.manual:
-                part.done = self._manual.append
-            self._parts.add(part)
+            share = WorkerShare(self, rows, self._clock)
+            if self.settings.manual:
+                share.done = self._manual.append
+            self._shares.add(share)
             try:
-                yield part
+                yield share
             finally:
-                self._parts.discard(part)
-                self._finished += part.take_finished()
-            if part.ran:
-                self.pace.note(self._clock() - part.began, part.ran)
-            self._put_back(list(part.waiting))
-            if part.failures:
-                yield from self._retry(part.failures)
+                self._shares.discard(share)
+                self._finished += share.take_finished()
+            if share.ran:
+                self.pace.note(self._clock() - share.began, share.ran)
+            self._put_back(list(share.waiting))
+            if share.failures:
+                yield from self._retry(share.failures)
         self.queue.finish(taken)
 
     def _put_back(self, unprocessed: list[Row]) -> None:
@@ -365,7 +365,7 @@ class ConsumerCore:
         delivery. The next message of the lane begins when the server has taken what is given up.
         """
         failures = [failure for failure in failures if self.holdings.is_open(failure[0])]  # else others have them now
-        delays = [self.terms.after(error, row[4] + 1) for row, error in failures]
+        delays = [self.settings.after(error, row[4] + 1) for row, error in failures]
         given_up = [self.orders.give_up(*failures[at]) for at, delay in enumerate(delays) if delay is None]
         yield from self._sender.send(given_up)
         self.holdings.forget([row for order in given_up if order.reply is not None for row in order.rows])
@@ -385,7 +385,7 @@ class ConsumerCore:
     def keep(self) -> Steps:
         """The steps of the thread or task that extends leases, and settles what a slow body would hold up."""
         while not self._is_over:
-            yield Wait(min(TICK, self.terms.retry_ms / 4000))
+            yield Wait(min(TICK, self.settings.retry_ms / 4000))
             if self._is_over:
                 return
             try:
@@ -407,15 +407,15 @@ class ConsumerCore:
         if self.retries_here:
             held = list(holdings.rows.values())
         else:
-            held = [*self._manual, *(row for part in self._parts for row in part.rows)]
-        before = now + self.terms.retry_ms * 2 / 3000
+            held = [*self._manual, *(row for share in self._shares for row in share.rows)]
+        before = now + self.settings.retry_ms * 2 / 3000
         orders = self.orders.extend([row for row in holdings.open_ones(held) if holdings.leases[row[0]].due < before])
         yield from self._sender.send(orders, once=True)
         for order in orders:
             if order.reply is not None and order.lease is not None:
                 self.counts.extended += order.reply
                 # Those that were not extended have their own lease from now on.
-                holdings.renew(order.rows, order.lease.extended(now + self.terms.retry_ms / 1000))
+                holdings.renew(order.rows, order.lease.extended(now + self.settings.retry_ms / 1000))
                 if order.reply < len(order.rows):
                     yield from self._find_lost(order.rows)
 
@@ -426,12 +426,12 @@ class ConsumerCore:
             self._give_back(self.queue.remove_waiting())
         if self.retries_here:
             return  # the order of a tag would be lost
-        limit = self.terms.max_attempts
-        for part in self._parts:
+        limit = self.settings.max_attempts
+        for share in self._shares:
             # Their attempt is counted: those that have few left wait.
-            is_stuck = part.seconds_without_progress(now) > STUCK - TICK
-            if is_stuck and (limit is None or part.rows[0][4] + 2 < limit):
-                self._give_back(part.take_back())
+            is_stuck = share.seconds_without_progress(now) > STUCK - TICK
+            if is_stuck and (limit is None or share.rows[0][4] + 2 < limit):
+                self._give_back(share.take_back())
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -448,8 +448,8 @@ class ConsumerCore:
     def _settlements(self) -> list[Order]:
         """The commands for everything that was settled since the last time."""
         done, self._finished = self._finished, []
-        for part in self._parts:
-            done += part.take_finished()
+        for share in self._shares:
+            done += share.take_finished()
         orders, self._sender.interrupted = self._sender.interrupted, []
         done = self.holdings.open_ones(done)
         settled = self.holdings.take_settled(done)

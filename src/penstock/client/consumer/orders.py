@@ -10,7 +10,7 @@ from typing import Any, Literal
 from penstock.client.api.streams import spans
 from penstock.client.consumer.delivered import Row
 from penstock.client.consumer.holdings import Lease, Verdict
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.options import ConsumerSettings
 
 Kind = Literal["read", "begin", "extend", "ack", "nack", "give up", "ask"]
 LONGEST_REASON = 4000
@@ -45,17 +45,17 @@ class Order:
 class Orders:
     """Makes the commands."""
 
-    def __init__(self, terms: Terms, leases: Mapping[int, Lease]) -> None:
-        self._terms = terms
+    def __init__(self, settings: ConsumerSettings, leases: Mapping[int, Lease]) -> None:
+        self._settings = settings
         self._leases = leases
-        self._place = (terms.key, terms.group)
-        self._options = _read_options(terms)
+        self._place = (settings.key, settings.group)
+        self._options = _read_options(settings)
 
     def read(self, count: int, block_ms: int | None) -> Order:
         """Fetch messages without beginning them."""
-        terms = self._terms
+        settings = self._settings
         block = () if block_ms is None else ("BLOCK", block_ms)
-        return Order("read", ("TREAD", terms.key, terms.start, count, *block, *self._options))
+        return Order("read", ("TREAD", settings.key, settings.start, count, *block, *self._options))
 
     def read_again(self, count: int) -> Order:
         """Fetch messages that were delivered before, all at once."""
@@ -63,7 +63,7 @@ class Orders:
         if "MAXBYTES" in words:
             at = words.index("MAXBYTES")
             del words[at : at + 2]
-        return Order("read", ("TREAD", self._terms.key, self._terms.start, count, *words))
+        return Order("read", ("TREAD", self._settings.key, self._settings.start, count, *words))
 
     def ask_pending(self) -> tuple[Order, Order]:
         """What the group holds, and what time it is on the server."""
@@ -83,7 +83,7 @@ class Orders:
         ]
 
     def _hold(self, lease: Lease, more: tuple[str, ...], ranges: Sequence[Any]) -> tuple[Any, ...]:
-        return ("TEXTEND", *self._place, self._terms.retry_ms, "TOKEN", lease.token, *more, *ranges)
+        return ("TEXTEND", *self._place, self._settings.retry_ms, "TOKEN", lease.token, *more, *ranges)
 
     def settle(self, done: list[Row], settled: Iterable[tuple[Row, Verdict]]) -> list[Order]:
         """Acknowledge messages that are done, and acknowledge, give back or give up others."""
@@ -130,19 +130,19 @@ def give_back_later(order: Order) -> Order:
     return Order("nack", ("TNACK", key, group, "TOKEN", token, offset, "DELAY", NOT_GIVEN_UP), order.rows)
 
 
-def _read_options(terms: Terms) -> tuple[Any, ...]:
-    words: list[Any] = ["GROUP", terms.group, "RETRY", terms.reserve_ms, terms.expire_ms]
-    if terms.max_attempts is not None:
-        words += ["MAXATTEMPTS", terms.max_attempts]
-    releases = terms.release
-    if terms.name is not None or releases:
-        words += ["CONSUMER", terms.name or f"{socket.gethostname()}-{os.getpid()}-{id(terms):x}"]
+def _read_options(settings: ConsumerSettings) -> tuple[Any, ...]:
+    words: list[Any] = ["GROUP", settings.group, "RETRY", settings.reserve_ms, settings.expire_ms]
+    if settings.max_attempts is not None:
+        words += ["MAXATTEMPTS", settings.max_attempts]
+    releases = settings.release
+    if settings.name is not None or releases:
+        words += ["CONSUMER", settings.name or f"{socket.gethostname()}-{os.getpid()}-{id(settings):x}"]
     if releases:
         words.append("RELEASE")
-    if terms.max_bytes is not None:
-        words += ["MAXBYTES", terms.max_bytes]
-    if terms.dead_letter is not None:
-        words += ["DEADLETTER", terms.dead_letter]
+    if settings.max_bytes is not None:
+        words += ["MAXBYTES", settings.max_bytes]
+    if settings.dead_letter is not None:
+        words += ["DEADLETTER", settings.dead_letter]
     return (*words, "RESERVE", "WITHLEASE")
 
 

@@ -11,7 +11,7 @@ import logging
 import redis
 
 from penstock.client.delivery import State
-from penstock.client.engine.unserved import verdict
+from penstock.client.engine.refused_by_replica import verdict
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.protocol import errors as protocol_errors
 

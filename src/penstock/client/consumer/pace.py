@@ -3,7 +3,7 @@
 What is fetched and not begun is kept from idle members, and what is begun together shares its fate if the process is
 killed. So both are bounded by time, and not by a number that is right for one body only: WINDOW for what is fetched,
 PART for what is begun. A round trip takes 0.2 to 1 ms, a twentieth of PART at most. Where it takes longer (another
-machine, busy cores), parts become longer in proportion, up to LONGEST_PART: workers wait during a round trip. They do
+machine, busy cores), shares become longer in proportion, up to LONGEST_SHARE: workers wait during a round trip. They do
 not become longer than that, because all members of a group together may hold `stream-max-pending` messages. The first
 fetch is one message; the numbers grow fourfold while the measured time allows it.
 """
@@ -14,9 +14,9 @@ WINDOW = 0.08
 """Seconds of work that a worker has fetched and not begun."""
 PART = 0.02
 """Seconds of work that is begun in one command, if round trips are short."""
-LONGEST_PART = 0.04
+LONGEST_SHARE = 0.04
 """The same, however long they are."""
-_TRIPS = 20  # a part takes at least as long as so many round trips
+_TRIPS = 20  # a share takes at least as long as so many round trips
 _WEIGHT = 0.2
 _GROWTH = 4
 _MOST_CHANGE = 8.0  # one body that took unusually long does not change everything
@@ -44,15 +44,15 @@ class Pace:
             self._reach = min(self._reach * _GROWTH, self._most)
 
     def note_trip(self, seconds: float) -> None:
-        """The commands between two parts took so long."""
-        sample = min(seconds, LONGEST_PART)
+        """The commands between two shares took so long."""
+        sample = min(seconds, LONGEST_SHARE)
         self._trip += _WEIGHT * (sample - self._trip) if self._trip else sample
 
-    def part(self) -> int:
+    def share(self) -> int:
         """How many messages to begin at once."""
         if self.average is None:
             return 1
-        seconds = min(max(PART, _TRIPS * self._trip), LONGEST_PART)
+        seconds = min(max(PART, _TRIPS * self._trip), LONGEST_SHARE)
         return max(min(int(seconds / self.average), self._reach), 1)
 
     def window(self, workers: int) -> int:

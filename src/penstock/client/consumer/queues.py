@@ -40,8 +40,8 @@ class Queue(ABC):
         """The next messages to begin together; none if none may begin now."""
 
     @abstractmethod
-    def finish(self, part: Sequence[Row]) -> None:
-        """Note that a part was processed."""
+    def finish(self, share: Sequence[Row]) -> None:
+        """Note that a share was processed."""
 
     @abstractmethod
     def retry(self, message: Row, at: float) -> bool:
@@ -79,11 +79,11 @@ def _was_attempted(row: Row) -> bool:
 
 
 def _alone_or_together(waiting: deque[Row], most: int) -> list[Row]:
-    part = [waiting.popleft()]
-    if not _was_attempted(part[0]):
-        while len(part) < most and waiting and not _was_attempted(waiting[0]):
-            part.append(waiting.popleft())
-    return part
+    share = [waiting.popleft()]
+    if not _was_attempted(share[0]):
+        while len(share) < most and waiting and not _was_attempted(waiting[0]):
+            share.append(waiting.popleft())
+    return share
 
 
 class PlainQueue(Queue):
@@ -122,7 +122,7 @@ class PlainQueue(Queue):
         self._count -= len(run)
         return run
 
-    def finish(self, part: Sequence[Row]) -> None: ...
+    def finish(self, share: Sequence[Row]) -> None: ...
 
     def retry(self, message: Row, at: float) -> bool:
         return False
@@ -180,9 +180,9 @@ class Lanes(Queue):
         while self._ready:
             tag = self._ready.popleft()
             if self._lanes[tag]:
-                part = _alone_or_together(self._lanes[tag], most)
-                self._count -= len(part)
-                return part
+                share = _alone_or_together(self._lanes[tag], most)
+                self._count -= len(share)
+                return share
             del self._lanes[tag]  # its messages were removed
         return []
 
@@ -192,8 +192,8 @@ class Lanes(Queue):
             self._failed.discard(tag)
             self._ready.append(tag)
 
-    def finish(self, part: Sequence[Row]) -> None:
-        tag = part[0][1]
+    def finish(self, share: Sequence[Row]) -> None:
+        tag = share[0][1]
         if tag in self._failed:
             return  # its first message waits for a retry
         if self._lanes[tag]:

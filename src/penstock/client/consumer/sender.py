@@ -1,4 +1,4 @@
-"""How the commands of a consumer are sent: again, until the server answers, for as long as the terms say.
+"""How the commands of a consumer are sent: again, until the server answers, for as long as the settings say.
 
 All workers of a consumer, and its keeper, use one Sender. With a token each command has the same effect twice as once;
 only its reply may count less the second time, so what is repeated is not counted as stale.
@@ -13,10 +13,10 @@ from typing import Any
 import redis
 
 from penstock.client.consumer.counts import Counts
+from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.orders import Order, give_back_later
 from penstock.client.consumer.outages import NO_MEMORY, Outages, may_have_run, may_pass
 from penstock.client.consumer.steps import Call, Wait
-from penstock.client.consumer.terms import Terms
 
 _logger = logging.getLogger("penstock.consumer")
 
@@ -26,11 +26,11 @@ Calls = Generator[Call | Wait, Any, None]
 class Sender:
     """See the top of this file."""
 
-    def __init__(self, terms: Terms, counts: Counts, clock: Callable[[], float]) -> None:
-        self._terms = terms
+    def __init__(self, settings: ConsumerSettings, counts: Counts, clock: Callable[[], float]) -> None:
+        self._settings = settings
         self._clock = clock
         self.counts = counts
-        self.outages = Outages(repr(terms.key), terms.patience)
+        self.outages = Outages(repr(settings.key), settings.patience)
         self.is_stopping = False
         self.stop_at: float | None = None
         """When settlements are not repeated any more; None: there is no such time."""
@@ -56,7 +56,7 @@ class Sender:
             for order, reply in zip(pending, replies, strict=True):
                 if order.kind == "give up" and isinstance(reply, NO_MEMORY):
                     _logger.warning("message %d is not given up yet, and comes again: %s", order.rows[0][0], reply)
-                    if not self._terms.ordered_by:
+                    if not self._settings.ordered_by:
                         failed.append(give_back_later(order))
                 elif isinstance(reply, Exception):
                     if order.kind == "ask":
@@ -84,7 +84,7 @@ class Sender:
                 return
             if self.is_stopping:
                 pending = [order for order in pending if order.settles]
-            elif self._terms.ordered_by and any(order.kind == "read" and order.is_repeated for order in pending):
+            elif self._settings.ordered_by and any(order.kind == "read" and order.is_repeated for order in pending):
                 self.has_lost_read = True  # what it fetched, if it did, comes before new messages
                 pending = [order for order in pending if order.kind != "read"]
             self.counts.repeated += len(pending)
@@ -127,7 +127,7 @@ class Sender:
         self.counts.stale += count
         _logger.warning(
             "%d messages of %r were held for too long: other members of %r have them now",
-            count, self._terms.key, self._terms.group,
+            count, self._settings.key, self._settings.group,
         )  # fmt: skip
 
 

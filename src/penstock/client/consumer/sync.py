@@ -21,10 +21,10 @@ from penstock.client.consumer.base import ConsumerBase, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure, refuse_awaitable
-from penstock.client.consumer.part import Part
+from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import stopped_by_sigterm
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.worker_share import WorkerShare
 
 _logger = logging.getLogger("penstock.consumer")
 
@@ -50,15 +50,15 @@ def send(client: Any, step: Call) -> list[Any]:
         return [error] * len(step.commands)
 
 
-def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
-    """Carry out steps until there is a part to process; None at the end."""
+def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) -> WorkerShare | None:
+    """Carry out steps until there is a share to process; None at the end."""
     answer: Any = None
     try:
         while True:
             with wakeup.changed:
                 step: Step = steps.send(answer)
                 answer = None
-                if isinstance(step, Part):
+                if isinstance(step, WorkerShare):
                     return step
                 if isinstance(step, Wait) and not is_keeper:
                     wakeup.changed.wait(step.seconds)
@@ -78,9 +78,9 @@ def _drive(wakeup: _Wakeup, client: Any, steps: Steps, is_keeper: bool = False) 
 class Consumer(ConsumerBase):
     """For penstock.Client."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
+    def __init__(self, client: Any, settings: ConsumerSettings) -> None:
         self._wakeup = _Wakeup()
-        super().__init__(client, terms, self._wakeup.wake)
+        super().__init__(client, settings, self._wakeup.wake)
         self._iteration: Iteration | None = None
         self._signals = ExitStack()
         weakref.finalize(self, _forget, self._core, self._wakeup)
@@ -107,7 +107,7 @@ class Consumer(ConsumerBase):
             return
         run.leave(error)
         try:
-            if run.part is not None:
+            if run.share is not None:
                 _drive(self._wakeup, run.client, run.steps)
         finally:
             self._finish(run.client)
@@ -116,8 +116,8 @@ class Consumer(ConsumerBase):
         run = self._iteration = Iteration(self._core.work(), self._client.consumer_client())
         keeper = self._start_keeper(None)
         try:
-            while (part := _drive(self._wakeup, run.client, run.steps)) is not None:
-                yield from run.each(part)
+            while (share := _drive(self._wakeup, run.client, run.steps)) is not None:
+                yield from run.each(share)
         except GeneratorExit:
             raise  # `close` is told whether the message is done
         except BaseException:
@@ -239,9 +239,9 @@ class Consumer(ConsumerBase):
         steps, client = self._core.work(), self._client.consumer_client()
         process = self._process_batch if handler.batch else self._process_each
         try:
-            while (part := _drive(self._wakeup, client, steps)) is not None:
+            while (share := _drive(self._wakeup, client, steps)) is not None:
                 try:
-                    process(part, handler, on_error)
+                    process(share, handler, on_error)
                 except BaseException:  # the end, and not of this message alone
                     self.stop()
                     with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
@@ -250,30 +250,30 @@ class Consumer(ConsumerBase):
         finally:
             client.close()
 
-    def _process_each(self, part: Part, handler: Handler, on_error: OnError) -> None:
-        body, done = handler.call, part.done
-        for message in part.each():
+    def _process_each(self, share: WorkerShare, handler: Handler, on_error: OnError) -> None:
+        body, done = handler.call, share.done
+        for message in share.each():
             try:
                 result = body(message)
             except Exception as error:
-                part.failed(message, error)
+                share.failed(message, error)
                 on_error(message, error)
             except BaseException as error:
-                part.failed(message, error)
+                share.failed(message, error)
                 raise
             else:
                 if result is not None:
                     refuse_awaitable(result)
                 done(message.row)
 
-    def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
-        if not (messages := list(part.each())):
+    def _process_batch(self, share: WorkerShare, handler: Handler, on_error: OnError) -> None:
+        if not (messages := list(share.each())):
             return
         try:
             result = handler.call(handler.argument(messages))
         except BaseException as error:
             for message in messages:
-                part.failed(message, error)
+                share.failed(message, error)
             if not isinstance(error, Exception):
                 raise
             for message in messages:
@@ -281,7 +281,7 @@ class Consumer(ConsumerBase):
         else:
             refuse_awaitable(result)
             for message in messages:
-                part.done(message.row)
+                share.done(message.row)
 
 
 def _forget(core: ConsumerCore, wakeup: _Wakeup) -> None:

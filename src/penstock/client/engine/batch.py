@@ -74,8 +74,10 @@ class Batch:
     """The furthest each command came on earlier connections; one state for all of a transaction."""
     skipped: dict[int, Any] | None = None
     """Commands that must not be written again, and their results: mostly what they fail with."""
-    unserved: dict[int, State] | None = None
-    """Commands that the server could not run, by their replies, and whether they ran all the same (unserved.py)."""
+    refused: dict[int, State] | None = None
+    """Commands that the server could not run, by their replies, and whether they ran all the same
+    (refused_by_replica.py).
+    """
     waits_for_leader = False
     """A server did not run it, or did not get it, because it does not lead: it waits for the leader at every level."""
     numbered: tuple[object, int] | None = None

@@ -36,7 +36,7 @@ How to drive it:
 
 Its parts: pending.py (the queue and its bounds), writing.py and replies.py (bytes), handshake.py (what a connection
 begins with), session_state.py (what it must remember), exactly_once.py (ONCE), reconnecting.py (when to connect),
-timeouts.py (the clock), recovery.py (the table above), unserved.py (servers that do not lead).
+timeouts.py (the clock), recovery.py (the table above), refused_by_replica.py (servers that do not lead).
 
 Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, and many callers could not share
 the connection; and a test could not choose the order of events.
@@ -354,7 +354,7 @@ class ConnectionCore:
                 self._reconnecting.reason = "the server does not lead any more"
             self.exactly_once.take_reply(name, reply, self.settings.delivery, self.pending)
             return
-        if batch.unserved is not None and self._recovery.take_unserved(batch):
+        if batch.refused is not None and self._recovery.take_refused(batch):
             return
         self._backoff.failures = 0
         if batch.notable:

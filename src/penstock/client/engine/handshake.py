@@ -58,7 +58,7 @@ class Handshake:
         """
         self._batches.popleft()
         reply, name = batch.replies[0], batch.commands[0][0]
-        if isinstance(reply, redis.exceptions.BusyLoadingError) or batch.unserved is not None:
+        if isinstance(reply, redis.exceptions.BusyLoadingError) or batch.refused is not None:
             raise redis.InvalidResponse(str(reply))  # not now, or not here: another connection will do
         if isinstance(reply, Exception) and name not in _MAY_FAIL:
             raise HandshakeRefused(reply)

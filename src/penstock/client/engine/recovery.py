@@ -21,9 +21,9 @@ from penstock.client.engine.handshake import Handshake
 from penstock.client.engine.once_numbers import fail_forgotten
 from penstock.client.engine.pending import PendingBatches
 from penstock.client.engine.reconnecting import Reconnecting
+from penstock.client.engine.refused_by_replica import take_back
 from penstock.client.engine.replies import ReplyReader
 from penstock.client.engine.session_state import SessionState
-from penstock.client.engine.unserved import take_back
 from penstock.client.engine.writing import RequestWriter
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, TransactionLost
 from penstock.client.events import Node
@@ -90,18 +90,18 @@ class Recovery:
 
     def take_back(self) -> None:
         """Move what was given out and has no reply to the head of the queue, in order; drop finished batches."""
-        awaiting, queue, unserved = self._writer.awaiting, self._pending.queue, self._writer.unserved
+        awaiting, queue, refused = self._writer.awaiting, self._pending.queue, self._writer.refused
         self._handshake.clear()
         self._reader.end()
-        for batch in (*unserved, *awaiting):
+        for batch in (*refused, *awaiting):
             if batch.notable:
                 self._session.learn(batch)
         if self._writer.is_left:
             for batch in queue:
                 batch.waits_for_leader = True  # it would have been written, had the connection not been left
         queued = set(map(id, queue))
-        returned = set(map(id, unserved))
-        given = [*unserved, *(batch for batch in awaiting if id(batch) not in returned)]
+        returned = set(map(id, refused))
+        given = [*refused, *(batch for batch in awaiting if id(batch) not in returned)]
         waiting = [batch for batch in given if not batch.is_handshake and id(batch) not in queued]
         for batch in waiting:
             if batch.is_finished or id(batch) in returned:
@@ -120,18 +120,18 @@ class Recovery:
                     self._pending.finish(batch, list(batch.replies))
         queue.extendleft([batch for batch in reversed(waiting) if not batch.is_finished])
         awaiting.clear()
-        unserved.clear()
+        refused.clear()
         self._writer.is_left = False
 
-    def take_unserved(self, batch: Batch) -> bool:
+    def take_refused(self, batch: Batch) -> bool:
         """The server could not run some of it, because it does not lead. False if its caller gets the replies."""
-        assert batch.unserved is not None
+        assert batch.refused is not None
         self._writer.leave()
-        reply = batch.replies[next(reversed(batch.unserved))]
+        reply = batch.replies[next(reversed(batch.refused))]
         self._reconnecting.reason = f"the server does not lead: {reply}"
         if batch.is_finished or not take_back(batch):
             return batch.is_finished
-        self._writer.unserved.append(batch)
+        self._writer.refused.append(batch)
         return True
 
     def hold_or_fail(self, error: Exception) -> None:

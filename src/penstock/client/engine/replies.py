@@ -18,7 +18,7 @@ import redis
 from penstock.client.delivery import ServerContact, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.large_reply import HINT, LargeReply
-from penstock.client.engine.unserved import verdict
+from penstock.client.engine.refused_by_replica import verdict
 from penstock.client.errors import reply_error, stated
 
 CLOGGED = 1 << 20
@@ -31,7 +31,7 @@ def _noted_error(awaiting: deque[Batch], line: str) -> Exception:
     reached = verdict(line)
     if reached is not None and awaiting:
         batch = awaiting[0]
-        batch.unserved = {**(batch.unserved or {}), len(batch.replies): reached}
+        batch.refused = {**(batch.refused or {}), len(batch.replies): reached}
     return reply_error(line)
 
 

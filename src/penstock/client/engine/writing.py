@@ -38,8 +38,8 @@ class RequestWriter:
         self.awaiting: deque[Batch] = deque()
         self.given = self.handed = self.sent = 0
         self._connection = 0
-        self.unserved: list[Batch] = []
-        """Batches of this connection that the server could not run, in order (unserved.py)."""
+        self.refused: list[Batch] = []
+        """Batches of this connection that the server could not run, in order (refused_by_replica.py)."""
         self.is_left = False
         """The connection is given up as soon as all that was written is answered; nothing more is written."""
 

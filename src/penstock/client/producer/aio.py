@@ -21,8 +21,8 @@ from typing import Any, Self
 
 from penstock.client.engine.encoding import as_bytes
 from penstock.client.producer.core import ProducerCore
+from penstock.client.producer.options import ProducerSettings
 from penstock.client.producer.sync import OnDelivery
-from penstock.client.producer.terms import Terms
 from penstock.client.producer.writes import MESSAGE_BYTES
 
 _logger = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ _logger = logging.getLogger(__name__)
 class AioProducer:
     """See the top of this file."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
-        self._core = ProducerCore(terms)
+    def __init__(self, client: Any, settings: ProducerSettings) -> None:
+        self._core = ProducerCore(settings)
         self._client = client
         self._waiters: deque[asyncio.Future[None]] = deque()  # tasks that wait for room, or for the end of messages
         self._task: asyncio.Task[None] | None = None
@@ -40,7 +40,7 @@ class AioProducer:
         self._is_over = False  # the task has ended
         self._wake = asyncio.Event()
         self._process = os.getpid()
-        as_bytes(terms.key)
+        as_bytes(settings.key)
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class AioProducer:
         core = self._core
         if not core.has_room(size):
             try:
-                async with asyncio.timeout(core.terms.timeout if timeout is None else timeout):
+                async with asyncio.timeout(core.settings.timeout if timeout is None else timeout):
                     while not core.has_room(size):
                         core.refuse()
                         await self._next_end()
@@ -148,7 +148,7 @@ class AioProducer:
     # -- the task that sends ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        client = self._client.for_producer(self._core.terms.timeout)
+        client = self._client.for_producer(self._core.settings.timeout)
         core, loop = self._core, asyncio.get_running_loop()
         try:
             while not (core.is_closed and core.is_empty):

@@ -37,8 +37,8 @@ from penstock.client.consumer.outages import may_pass
 from penstock.client.delivery import Settings, State
 from penstock.client.engine.backoff import Backoff
 from penstock.client.errors import BufferFull, ClientClosed, DeliveryError, NoReplyInTime, NotSentInTime, reply_error
+from penstock.client.producer.options import ProducerSettings
 from penstock.client.producer.outcomes import Outcomes
-from penstock.client.producer.terms import Terms
 from penstock.client.producer.writes import Held, Write
 
 EPOCH = 1 << 32
@@ -54,9 +54,9 @@ _BAD_ENTRY = re.compile(r"\bentry (\d+) does not fit")
 class ProducerCore:
     """See the top of this file."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
-        self.name = terms.name or f"producer-{secrets.token_hex(8)}"
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self.name = settings.name or f"producer-{secrets.token_hex(8)}"
         self.last: tuple[int, int | None] | None = None
         """Of a producer that was here before: its last number, and the offset that was answered, if there was one."""
         self.is_closed = False
@@ -64,7 +64,7 @@ class ProducerCore:
         """Why it can write no more."""
         self.outcomes = Outcomes(self.name)
         self.writes = 0
-        self._linger = terms.linger_ms / 1000
+        self._linger = settings.linger_ms / 1000
         self._open: list[Held] = []
         self._open_bytes = 0
         self._unanswered: list[Write] = []  # cut, in order; those of the window first
@@ -74,8 +74,8 @@ class ProducerCore:
         self._next = 1
         self._is_begun = False
         self._check = "off"
-        settings = Settings(backoff_base=terms.backoff_base, backoff_cap=terms.backoff_cap)
-        self._backoff = Backoff(settings, random.random)
+        reconnecting = Settings(backoff_base=settings.backoff_base, backoff_cap=settings.backoff_cap)
+        self._backoff = Backoff(reconnecting, random.random)
         self._not_before = 0.0
         self._why = "there was no connection"
 
@@ -100,12 +100,12 @@ class ProducerCore:
     def has_room(self, size: int) -> bool:
         """Whether a message of this size fits; one that is larger than all the room fits alone."""
         held = self.held_bytes
-        return not held or held + size <= self.terms.max_bytes
+        return not held or held + size <= self.settings.max_bytes
 
     def full(self) -> BufferFull:
         return BufferFull(
             f"the message was not taken: {self.held_bytes} bytes wait to be written, and max_bytes is "
-            f"{self.terms.max_bytes} ({self._why})"
+            f"{self.settings.max_bytes} ({self._why})"
         )
 
     def counters(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class ProducerCore:
         before = self._open_bytes
         self._open.append(Held(tag, entry, slot, size, now))
         self._open_bytes = before + size
-        return not before or before < self.terms.batch_bytes <= before + size
+        return not before or before < self.settings.batch_bytes <= before + size
 
     def flush(self) -> int:
         """Let what was taken wait no longer; it is finished when `outcomes.ended` is at least the answer."""
@@ -146,7 +146,7 @@ class ProducerCore:
             return max(self._not_before, now)
         if not self._open:
             return math.inf
-        is_due = self._flush_to > self._cut or self._open_bytes >= self.terms.batch_bytes
+        is_due = self._flush_to > self._cut or self._open_bytes >= self.settings.batch_bytes
         first = 0.0 if is_due else self._open[0].since + self._linger
         return max(first, self._not_before)
 
@@ -157,7 +157,7 @@ class ProducerCore:
             return []
         self._is_away = True
         if not self._is_begun:
-            key, last = self.terms.key, [("TPRODUCER", self.terms.key, self.name)] if self.terms.name else []
+            key, last = self.settings.key, [("TPRODUCER", self.settings.key, self.name)] if self.settings.name else []
             return [("TSCHEMA GET", key), *last]
         if not self._unanswered:
             self._cut_window()
@@ -165,15 +165,15 @@ class ProducerCore:
 
     def patience(self, now: float) -> float:
         """Seconds that the commands of a window have."""
-        first = self._unanswered[0].deadline if self._unanswered else self._open[0].since + self.terms.timeout
+        first = self._unanswered[0].deadline if self._unanswered else self._open[0].since + self.settings.timeout
         return max(first - now, 0.01)
 
     def _cut_window(self) -> None:
         """Cut writes off the messages that wait, as many as a window has."""
-        limit, held, begin = self.terms.batch_bytes, self._open, 0
-        most = 1 if self._check == "refuse" else self.terms.in_flight
+        limit, held, begin = self.settings.batch_bytes, self._open, 0
+        most = 1 if self._check == "refuse" else self.settings.in_flight
         while begin < len(held) and len(self._unanswered) < most:
-            end, size, latest = begin, 0, held[begin].since + self.terms.timeout * SPAN
+            end, size, latest = begin, 0, held[begin].since + self.settings.timeout * SPAN
             while end < len(held) and (not size or size + held[end].size <= limit) and held[end].since <= latest:
                 size += held[end].size
                 end += 1
@@ -182,7 +182,7 @@ class ProducerCore:
         self._left_open(begin)
 
     def _numbered(self, messages: list[Held]) -> Write:
-        write = Write(messages, self._next, self.terms.timeout)
+        write = Write(messages, self._next, self.settings.timeout)
         self._next += 1
         return write
 
@@ -197,7 +197,7 @@ class ProducerCore:
         words: list[bytes] = []
         for tag, entry, *_ in write.messages:
             words += (tag, entry)
-        return ("TWRITE", self.terms.key, "PRODUCER", self.name, write.sequence, "WHOLE", "ENTRIES", *words)
+        return ("TWRITE", self.settings.key, "PRODUCER", self.name, write.sequence, "WHOLE", "ENTRIES", *words)
 
     # -- what became of it ------------------------------------------------------------------------------------
 
@@ -298,15 +298,17 @@ class ProducerCore:
             write = self._unanswered.pop(0)
             if write.reached is State.QUEUED:
                 self.outcomes.fail(
-                    write, NotSentInTime(f"the message was not sent within {self.terms.timeout} s: {self._why}")
+                    write, NotSentInTime(f"the message was not sent within {self.settings.timeout} s: {self._why}")
                 )
             else:
-                text = f"the message was sent, and not answered within {self.terms.timeout} s: it may have been written"
+                text = (
+                    f"the message was sent, and not answered within {self.settings.timeout} s: it may have been written"
+                )
                 self.outcomes.fail(write, NoReplyInTime(f"{text} ({self._why})", write.reached))
-        late = now - self.terms.timeout
+        late = now - self.settings.timeout
         if self._open and self._open[0].since <= late:
             count = next((at for at, held in enumerate(self._open) if held.since > late), len(self._open))
-            error = NotSentInTime(f"the message was not sent within {self.terms.timeout} s: {self._why}")
+            error = NotSentInTime(f"the message was not sent within {self.settings.timeout} s: {self._why}")
             self._fail_open(count, error)
 
 

@@ -33,7 +33,7 @@ from typing import Any, Self
 from penstock.client.engine.encoding import as_bytes
 from penstock.client.producer.core import ProducerCore
 from penstock.client.producer.futures import OffsetFuture, finish
-from penstock.client.producer.terms import Terms
+from penstock.client.producer.options import ProducerSettings
 from penstock.client.producer.writes import MESSAGE_BYTES
 
 PATROL = 1.0
@@ -48,15 +48,15 @@ _logger = logging.getLogger(__name__)
 class Producer:
     """See the top of this file."""
 
-    def __init__(self, client: Any, terms: Terms) -> None:
-        self._core = ProducerCore(terms)
+    def __init__(self, client: Any, settings: ProducerSettings) -> None:
+        self._core = ProducerCore(settings)
         self._client = client
         self._lock = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._waiters: deque[threading.Lock] = deque()  # threads that wait for room, or for the end of messages
         self._is_over = False  # the thread has ended
         self._process = os.getpid()
-        as_bytes(terms.key)  # refuse now what has no wire form
+        as_bytes(settings.key)  # refuse now what has no wire form
         self._thread = threading.Thread(target=self._work, name=f"penstock-{self.name}", daemon=True)
         self._thread.start()
         _at_work.add(self)
@@ -157,7 +157,7 @@ class Producer:
                     self._wake.put(None)
                 return
             if until is None:
-                until = now + (core.terms.timeout if timeout is None else timeout)
+                until = now + (core.settings.timeout if timeout is None else timeout)
             if until <= now:
                 raise core.full()
             waiter.acquire(timeout=min(until - now, PATROL))
@@ -190,7 +190,7 @@ class Producer:
     # -- the thread that sends --------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        client = self._client.for_producer(self._core.terms.timeout)
+        client = self._client.for_producer(self._core.settings.timeout)
         try:
             while self._turn(client):
                 pass

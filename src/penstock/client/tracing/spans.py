@@ -216,8 +216,8 @@ def _with_spans(original: Any, layer: str) -> Any:
     def run(self: Any, *args: Any, middleware: Any = (), **kwargs: Any) -> Any:
         if not any(getattr(each, "makes_spans", False) for each in middleware):
             make = getattr(importlib.import_module("penstock.client.tracing.context"), layer)
-            terms = self._core.terms
-            middleware = [make(_text(terms.key), _text(terms.group)), *middleware]
+            settings = self._core.settings
+            middleware = [make(_text(settings.key), _text(settings.group)), *middleware]
         return original(self, *args, middleware=middleware, **kwargs)
 
     return run

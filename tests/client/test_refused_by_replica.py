@@ -8,7 +8,7 @@ from tests.support.client.scripted import World, many, single, transaction
 
 from penstock.client.delivery import Delivery, ServerContact, State
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.unserved import verdict
+from penstock.client.engine.refused_by_replica import verdict
 from penstock.client.engine.writing import LEADS_FOR
 from penstock.client.errors import NoReplyInTime, NotSentInTime, OutcomeUnknown, TransactionLost
 

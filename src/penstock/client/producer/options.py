@@ -10,7 +10,7 @@ ANSWERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ProducerSettings:
     """Where a producer writes, and on what terms."""
 
     key: Any
@@ -44,7 +44,7 @@ class Terms:
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The options of `client.producer`, for type checkers: those of Terms."""
+    """The options of `client.producer`, for type checkers: those of ProducerSettings."""
 
     name: str | None
     linger_ms: float

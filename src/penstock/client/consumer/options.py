@@ -39,7 +39,9 @@ class GiveUp:
 
 
 GIVE_UP = GiveUp()
-"""In `Terms.retry`: do not try again. The message goes to the dead letters at once, with the error as the reason."""
+"""In `ConsumerSettings.retry`: do not try again. The message goes to the dead letters at once, with the error as the
+reason.
+"""
 
 Delay = int | Backoff | GiveUp
 """What follows a failure: a retry after milliseconds, one after a growing delay, or none."""
@@ -52,7 +54,7 @@ RESERVE_MS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConsumerSettings:
     """The stream and options of a consumer."""
 
     key: Any
@@ -152,7 +154,7 @@ class Terms:
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The options of `client.consumer`, for type checkers: those of Terms."""
+    """The options of `client.consumer`, for type checkers: those of ConsumerSettings."""
 
     start: int | str
     count: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.consumer.core import ConsumerCore
 
 
-class Part:
+class WorkerShare:
     """The messages that a worker processes together."""
 
     __slots__ = ("_core", "_left", "_seen", "began", "done", "failures", "finished", "rows", "taken_back", "waiting")
@@ -42,7 +42,7 @@ class Part:
         core, take, make = self._core, self.waiting.popleft, Delivered.of
         holder, failures = core.holdings, self.failures
         # The only attempt of a message is counted already: it is made, although the consumer stops.
-        must_begin = core.terms.max_attempts == 1
+        must_begin = core.settings.max_attempts == 1
         while not failures and (must_begin or not core.is_stopping):
             try:
                 row = take()

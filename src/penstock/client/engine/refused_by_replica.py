@@ -52,39 +52,39 @@ def take_back(batch: Batch) -> bool:
     """All replies of a batch are here, and some are as above: have those commands written again. False if the caller
     is to get the replies.
     """
-    unserved, batch.unserved = batch.unserved, None
-    assert unserved is not None
+    refused, batch.refused = batch.refused, None
+    assert refused is not None
     if batch.atomic:
         if isinstance(batch.replies[-1], list):
             return False
-        _remember(batch, unserved)
+        _remember(batch, refused)
         batch.replies.clear()
     else:
-        _remember(batch, unserved)
-        _cut_replies(batch, unserved)
+        _remember(batch, refused)
+        _cut_replies(batch, refused)
     batch.waits_for_leader = True
     if batch.numbered is not None and not batch.was_written:
         _take_number(batch)
     return True
 
 
-def _remember(batch: Batch, unserved: dict[int, State]) -> None:
+def _remember(batch: Batch, refused: dict[int, State]) -> None:
     """Keep how far each command came: on this connection, or further on an earlier one."""
     if batch.atomic or batch.count == 1:
         assert isinstance(batch.reached, State)
-        batch.reached = max(batch.reached, *unserved.values())
-    elif any(unserved.values()):
+        batch.reached = max(batch.reached, *refused.values())
+    elif any(refused.values()):
         states = [batch.reached] * batch.count if isinstance(batch.reached, State) else batch.reached
-        batch.reached = [max(state, unserved.get(index, state)) for index, state in enumerate(states)]
+        batch.reached = [max(state, refused.get(index, state)) for index, state in enumerate(states)]
 
 
-def _cut_replies(batch: Batch, unserved: dict[int, State]) -> None:
-    first = min(unserved)
+def _cut_replies(batch: Batch, refused: dict[int, State]) -> None:
+    first = min(refused)
     done = batch.skipped or {}
     kept: dict[int, Any] = {
         index: batch.replies[index]
         for index in range(first, batch.count)
-        if index not in unserved and index not in done and not only_reads(batch.commands[index])
+        if index not in refused and index not in done and not only_reads(batch.commands[index])
     }
     del batch.replies[first:]
     batch.learned = min(batch.learned, first)
