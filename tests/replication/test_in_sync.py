@@ -32,7 +32,7 @@ class Following:
 
 
 class Feed:
-    """What the set asks of a leader's links (replication/links.py): time and the feed are what the test says."""
+    """What the set asks of a leader's links (replication/replicas.py): time and the feed are what the test says."""
 
     def __init__(self) -> None:
         self.links: dict[str, Following] = {}

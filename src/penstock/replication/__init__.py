@@ -2,7 +2,7 @@
 
     frames.py            the feed on the wire: batches of the log, and messages beside it
     link.py              the leader's side of one replica: what it was sent, and what it has
-    links.py             all replicas of a server: who follows, what must be kept for them
+    replicas.py             all replicas of a server: who follows, what must be kept for them
     waits.py             WAIT and WAITAOF
     leader_connection.py a replica's connection to its leader: log in, ask, read replies
     copying.py           a replica fetches files of its leader

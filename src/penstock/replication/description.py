@@ -7,52 +7,52 @@ import time
 from penstock.engine.config import Config
 from penstock.engine.declarations import Reply
 from penstock.replication.follower import Follower, State
-from penstock.replication.links import Links
+from penstock.replication.replicas import Replicas
 
 Fields = dict[str, int | str]
 
 
-def describe_role(links: Links, follower: Follower | None, leads: bool) -> list[Reply]:
+def describe_role(replicas: Replicas, follower: Follower | None, leads: bool) -> list[Reply]:
     """The answer of ROLE."""
     if follower is None and not leads:  # of a shard, whose leader is not known
         return [b"slave", b"", 0, State.CONNECT.value.encode(), -1]
     if follower is not None:
         host, port = follower.leader
-        offset = links.end if follower.state is State.CONNECTED else -1
+        offset = replicas.end if follower.state is State.CONNECTED else -1
         return [b"slave", host.encode(), port, follower.state.value.encode(), offset]
-    following = [link for link in links.links.values() if link.position is not None]
+    following = [link for link in replicas.links.values() if link.position is not None]
     rows = [[link.address[0].encode(), b"%d" % link.port, b"%d" % link.acknowledged] for link in following]
-    return [b"master", links.end, rows]
+    return [b"master", replicas.end, rows]
 
 
-def describe_replicas(links: Links, config: Config) -> Fields:
+def describe_replicas(replicas: Replicas, config: Config) -> Fields:
     """Describe the replicas of this server."""
-    rows = [link for link in links.links.values() if link.position is not None or link.base is not None]
+    rows = [link for link in replicas.links.values() if link.position is not None or link.base is not None]
     fields: Fields = {"connected_slaves": len(rows)}
     if config.min_replicas_to_write:
-        fields["min_slaves_good_slaves"] = links.good(config.min_replicas_max_lag)
+        fields["min_slaves_good_slaves"] = replicas.good(config.min_replicas_max_lag)
     for number, link in enumerate(rows):
         host, port = link.address
         state = "send_bulk" if link.position is None else "online"
-        lag = int(links.now() - link.heard)
+        lag = int(replicas.now() - link.heard)
         fields[f"slave{number}"] = (
             f"ip={host},port={port},state={state},offset={link.acknowledged},lag={lag},synced={link.synced}"
         )
     return fields
 
 
-def describe_feed(links: Links, config: Config, run_id: str) -> Fields:
+def describe_feed(replicas: Replicas, config: Config, run_id: str) -> Fields:
     """The log, as replicas see it."""
-    feeds = links.aof.lineage.feeds
+    feeds = replicas.aof.lineage.feeds
     return {
-        "master_replid": links.aof.lineage.id or run_id,
+        "master_replid": replicas.aof.lineage.id or run_id,
         "master_replid2": feeds[-2][0] if len(feeds) > 1 else "0" * 40,
-        "master_repl_offset": links.end,
+        "master_repl_offset": replicas.end,
         "second_repl_offset": feeds[-1][1] if len(feeds) > 1 else -1,
-        "repl_backlog_active": int(bool(links.links) or bool(links.aof.manifest.kept)),
+        "repl_backlog_active": int(bool(replicas.links) or bool(replicas.aof.manifest.kept)),
         "repl_backlog_size": config.repl_backlog_size,
-        "repl_backlog_first_byte_offset": links.aof.feed.start,
-        "repl_backlog_histlen": links.end - links.aof.feed.start if links.aof.writer is not None else 0,
+        "repl_backlog_first_byte_offset": replicas.aof.feed.start,
+        "repl_backlog_histlen": replicas.end - replicas.aof.feed.start if replicas.aof.writer is not None else 0,
     }
 
 

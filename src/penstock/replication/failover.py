@@ -17,7 +17,7 @@ from enum import Enum
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.replication.link import Link
-from penstock.replication.links import Links
+from penstock.replication.replicas import Replicas
 from penstock.storage.notice_logging import notice
 
 LONG = 1 << 31
@@ -36,10 +36,10 @@ class Failover:
     """See the top of this file."""
 
     def __init__(
-        self, engine: Engine, links: Links, hand_over: Callable[[str, int, str], None], lead: Callable[[], None]
+        self, engine: Engine, replicas: Replicas, hand_over: Callable[[str, int, str], None], lead: Callable[[], None]
     ) -> None:
         self._engine = engine
-        self._links = links
+        self._replicas = replicas
         self.hand_over = hand_over  # let a server lead and follow it; REPLICAOF's way, or the shard's
         self.take_back = lead
         self.is_eligible: Callable[[Link], bool] = lambda link: True
@@ -54,7 +54,7 @@ class Failover:
             raise ReplyError("FAILOVER is not valid when server is a replica.")
         if self.step is not Step.NONE:
             raise ReplyError("FAILOVER already in progress.")
-        if not any(link.position is not None for link in self._links.links.values()):
+        if not any(link.position is not None for link in self._replicas.links.values()):
             raise ReplyError("FAILOVER requires connected replicas.")
         if target is not None and self._link_to(target) is None:
             raise ReplyError("FAILOVER target HOST and PORT is not a replica.")
@@ -88,19 +88,21 @@ class Failover:
             else:
                 self.ended("no replica had everything in time")
         else:
-            self._links.ask_all()
+            self._replicas.ask_all()
 
     def _ready(self) -> Link | None:
-        writer = self._links.aof.writer
+        writer = self._replicas.aof.writer
         if writer is None or not writer.has_all:
             return None
-        links = [link for link in self._links.links.values() if link.acknowledged == self._links.end]
+        links = [link for link in self._replicas.links.values() if link.acknowledged == self._replicas.end]
         links = [link for link in links if self.is_eligible(link)]
         chosen = [link for link in links if self._target is None or link.address == self._target]
         return chosen[0] if chosen else None
 
     def _link_to(self, address: tuple[str, int]) -> Link | None:
-        links = [link for link in self._links.links.values() if link.position is not None and link.address == address]
+        links = [
+            link for link in self._replicas.links.values() if link.position is not None and link.address == address
+        ]
         return links[0] if links else None
 
     def _ask(self, address: tuple[str, int], order: str) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.replication.link import Link
-from penstock.replication.links import Links
+from penstock.replication.replicas import Replicas
 
 Members = dict[str, str]
 """Names of nodes, with the ids of their logs."""
@@ -33,10 +33,10 @@ class InSync:
     """See the top of this file. One is made each time this server begins to lead."""
 
     def __init__(
-        self, links: Links, node: str, members: Members, wanted: Callable[[], int], lag: Callable[[], float],
+        self, replicas: Replicas, node: str, members: Members, wanted: Callable[[], int], lag: Callable[[], float],
         ask: Callable[[Members], None],
     ) -> None:  # fmt: skip
-        self._links = links
+        self._replicas = replicas
         self._node = node
         self._wanted = wanted  # replica-acks
         self._lag = lag  # seconds
@@ -45,9 +45,9 @@ class InSync:
         self._asked: Members | None = None  # what etcd was asked to hold, and may hold already
         self._is_asking = False
         self._joining: Members = {}  # have nearly everything, and are waited for
-        self._began = links.now()
+        self._began = replicas.now()
         self._was_there: set[str] = set()  # nodes that were connected since this server leads
-        self.confirmed = links.end  # what was acknowledged so far, by earlier leaders too, is not beyond this
+        self.confirmed = replicas.end  # what was acknowledged so far, by earlier leaders too, is not beyond this
 
     # -- what acknowledgements wait for -----------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class InSync:
         offsets = [link.acknowledged for link in links if link is not None]
         if len(offsets) < len(links):
             return None
-        reached = min(offsets, default=self._links.end)
+        reached = min(offsets, default=self._replicas.end)
         self.confirmed = max(self.confirmed, reached)
         return reached
 
@@ -72,7 +72,7 @@ class InSync:
     def _link(self, node: str, log: str) -> Link | None:
         found = [
             link
-            for link in self._links.links.values()
+            for link in self._replicas.links.values()
             if link.node == node and link.log == log and link.position is not None and not link.session.closing
         ]
         return found[-1] if found else None
@@ -97,7 +97,7 @@ class InSync:
     @property
     def is_past_grace(self) -> bool:
         """Whether nodes have had the time to come since this server leads."""
-        return self._links.now() - self._began > self._lag()
+        return self._replicas.now() - self._began > self._lag()
 
     # -- who comes and goes -----------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class InSync:
             link = self._link(node, log)
             if link is None or self._is_late(node, log):
                 del self._joining[node]
-        for link in self._links.links.values():
+        for link in self._replicas.links.values():
             if link.node and self._link(link.node, link.log) is link:
                 self._was_there.add(link.node)
                 if self.members.get(link.node) != link.log and self._is_close(link):
@@ -140,11 +140,11 @@ class InSync:
 
     def _is_close(self, link: Link) -> bool:
         """Whether a node has what there was a moment ago."""
-        return link.acknowledged >= link.goal and link.online and self._links.now() - link.goal_set <= self._lag()
+        return link.acknowledged >= link.goal and link.online and self._replicas.now() - link.goal_set <= self._lag()
 
     def _is_late(self, node: str, log: str) -> bool:
         """Whether the set is better off without a node."""
-        link, now = self._link(node, log), self._links.now()
+        link, now = self._link(node, log), self._replicas.now()
         if link is not None:
             return now - link.goal_set > self._lag()
         return node in self._was_there or self.is_past_grace

@@ -1,7 +1,7 @@
 """The leader's side of one replica: it is sent the feed from the log's files, as fast as it takes it.
 
 Nothing is buffered for a replica that is behind: what it has not got yet is in the files of the log, which are kept for
-it (`Links.keep_from`). Only a replica that has everything gets new batches from memory.
+it (`Replicas.keep_from`). Only a replica that has everything gets new batches from memory.
 
 Owned by the loop thread.
 """
@@ -16,7 +16,7 @@ from penstock.engine.session import Session
 from penstock.replication.frames import out_of_band
 
 if TYPE_CHECKING:
-    from penstock.replication.links import Links
+    from penstock.replication.replicas import Replicas
 
 PIECE = 1 << 18
 """Bytes that are read from a file at a time."""
@@ -29,8 +29,8 @@ MOST_MESSAGES = 1000
 class Link:
     """A replica that follows, or is about to: it may be copying files first."""
 
-    def __init__(self, links: Links, session: Session) -> None:
-        self._links = links
+    def __init__(self, replicas: Replicas, session: Session) -> None:
+        self._replicas = replicas
         self.session = session
         self.host = ""  # as it says itself; empty: as it is connected
         self.port = 0  # where it listens
@@ -41,8 +41,11 @@ class Link:
         self.needs = 0  # the feed from here on must be kept for it
         self.acknowledged = 0  # it has appended the feed up to here
         self.synced = 0  # and this much of it is safe from a power cut
-        self.heard = links.now()
-        self.goal, self.goal_set = 0, links.now()  # an end of the feed that it has yet to acknowledge, and since when
+        self.heard = replicas.now()
+        self.goal, self.goal_set = (
+            0,
+            replicas.now(),
+        )  # an end of the feed that it has yet to acknowledge, and since when
         self._waiting = 0  # bytes that its connection has yet to send
         self._file: int | None = None
         self._path: Path | None = None  # of that file
@@ -51,7 +54,7 @@ class Link:
     @property
     def online(self) -> bool:
         """Whether it gets new batches at once."""
-        return self.position is not None and self.position == self._links.end
+        return self.position is not None and self.position == self._replicas.end
 
     @property
     def address(self) -> tuple[str, int]:
@@ -70,10 +73,10 @@ class Link:
         self.pump()
 
     def written(self, batch: bytes) -> None:
-        """The log has one batch more, which ends at `Links.end`."""
+        """The log has one batch more, which ends at `Replicas.end`."""
         if self.position is None:
             return
-        if self.position == self._links.end - len(batch) and self._waiting < ENOUGH:
+        if self.position == self._replicas.end - len(batch) and self._waiting < ENOUGH:
             self._send(batch)
             self._say_messages()
         else:
@@ -83,11 +86,11 @@ class Link:
         """Send what it has not got yet, until its connection has enough."""
         if self.position is None or self.session.closing:
             return
-        while self.position < self._links.end and self._waiting < ENOUGH:
+        while self.position < self._replicas.end and self._waiting < ENOUGH:
             try:
                 data = self._read(self.position)
             except (OSError, LookupError) as error:
-                self._links.lost(self, str(error))
+                self._replicas.lost(self, str(error))
                 return
             self._send(data)
         self._say_messages()
@@ -114,11 +117,11 @@ class Link:
         self._waiting = self.session.output.send_now(data)
 
     def _read(self, position: int) -> bytes:
-        path, start, end = self._links.aof.feed.increment_at(position)
+        path, start, end = self._replicas.aof.feed.increment_at(position)
         if path != self._path or self._file is None:
             self._close_file()
             self._file, self._path = os.open(path, os.O_RDONLY | os.O_CLOEXEC), path
-        limit = min(end if end is not None else self._links.end, self._links.end)
+        limit = min(end if end is not None else self._replicas.end, self._replicas.end)
         data = os.pread(self._file, min(PIECE, limit - position), position - start)
         if not data:
             raise OSError(f"{path} ends before offset {position} of the feed")

@@ -18,7 +18,7 @@ from penstock.replication.copying import show_lineage
 from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
 from penstock.replication.follower import State
 from penstock.replication.link import Link
-from penstock.replication.links import Links
+from penstock.replication.replicas import Replicas
 from penstock.replication.roles import Roles
 from penstock.replication.shard import MANAGED, Shard
 from penstock.replication.waits import Waits
@@ -38,13 +38,13 @@ class Replication:
         self._config = engine.config
         self._aof = persistence.aof
         self._loop = loop
-        self._links = Links(engine, persistence)
-        self._waits = Waits(engine, self._links)
-        self._roles = Roles(engine, persistence, self._links, loop)
+        self._replicas = Replicas(engine, persistence)
+        self._waits = Waits(engine, self._replicas)
+        self._roles = Roles(engine, persistence, self._replicas, loop)
         self._roles.on_lead = self._begins_to_lead
-        self._links.on_progress = self._progress
-        self.shard = Shard(engine, persistence, self._links, self._roles, loop) if self._config.etcd else None
-        persistence.on_another_log = self._links.replaced
+        self._replicas.on_progress = self._progress
+        self.shard = Shard(engine, persistence, self._replicas, self._roles, loop) if self._config.etcd else None
+        persistence.on_another_log = self._replicas.replaced
         engine.replication = self
         self._config.on_change("appendonly", self._log_switches)
         for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
@@ -54,7 +54,7 @@ class Replication:
 
     def start(self) -> None:
         """Everything is loaded and the log is open."""
-        self._links.opened()
+        self._replicas.opened()
         self._roles.start()
         if self.shard is not None:
             self.shard.start()
@@ -64,11 +64,11 @@ class Replication:
         if self.shard is not None:
             self.shard.stop()
         self._roles.end_following()
-        self._links.close_all()
+        self._replicas.close_all()
 
     def tick(self) -> None:
         """Many times a second."""
-        self._links.tick()
+        self._replicas.tick()
         if self.shard is not None:
             self.shard.tick()
         self._progress()
@@ -80,12 +80,12 @@ class Replication:
 
     def _setting_changes(self, _: object) -> None:
         """The new value holds from the next turn of the loop on."""
-        for duty in (self._links.acks_change, self._count_replicas, self._roles.link_changed):
+        for duty in (self._replicas.acks_change, self._count_replicas, self._roles.link_changed):
             self._loop.call_soon(duty)
 
     def _begins_to_lead(self) -> None:
         if self.shard is None:  # a server of a shard does not call itself the leader before its replicas are there
-            self._links.wait_for_all()
+            self._replicas.wait_for_all()
         self._count_replicas()
 
     def _log_switches(self, on: bool) -> None:
@@ -93,7 +93,7 @@ class Replication:
             raise ValueError("a replica keeps a log; REPLICAOF NO ONE first")
         if not on and self.shard is not None:
             raise ValueError("a server of a shard keeps a log")
-        self._loop.call_soon(self._links.replaced)
+        self._loop.call_soon(self._replicas.replaced)
 
     def _count_replicas(self) -> None:
         """min-replicas-to-write: whether enough of them follow."""
@@ -101,14 +101,14 @@ class Replication:
         acks = self._config.replica_acks if self.shard is None else 0
         wanted = max(self._config.min_replicas_to_write, acks)
         lacks = bool(wanted) and not engine.following
-        lacks = lacks and self._links.good(self._config.min_replicas_max_lag) < wanted
+        lacks = lacks and self._replicas.good(self._config.min_replicas_max_lag) < wanted
         if self.shard is not None:
             lacks = lacks or self.shard.lacks_replicas
         if lacks != engine.lacks_replicas:
             engine.lacks_replicas = lacks
             engine.require_gates("too few replicas", lacks)
             if not lacks:
-                self._links.wait_for_all()
+                self._replicas.wait_for_all()
                 if not engine.following:
                     engine.hide_unconfirmed(False)
         if lacks:  # also for what the log got since
@@ -129,7 +129,7 @@ class Replication:
     # -- what replicas ask for --------------------------------------------------------------------------------
 
     def configure(self, session: Session, settings: list[tuple[bytes, bytes]]) -> None:
-        link = self._links.of(session)
+        link = self._replicas.of(session)
         for name, value in settings:
             if name == b"listening-port":
                 if not value.isdigit() or len(value) > 5 or int(value) > 65535:
@@ -152,11 +152,11 @@ class Replication:
         self.shard.admit(link, epoch)
 
     def acknowledged(self, session: Session, offset: int, synced: int, epoch: int | None) -> None:
-        link = self._links.links.get(session.id)
+        link = self._replicas.links.get(session.id)
         if link is not None and (self.shard is not None or epoch is not None) and (epoch or 0) != link.epoch:
             link.close()  # it speaks of another leader
             return
-        self._links.acknowledged(session, offset, synced)
+        self._replicas.acknowledged(session, offset, synced)
 
     def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
         if order and self.shard is not None:
@@ -169,22 +169,22 @@ class Replication:
         follower = self._roles.follower
         if follower is not None and follower.state is not State.CONNECTED:  # perhaps the one that asks is its leader
             raise NoMasterLink
-        if not self._links.start(session, feed, offset):
+        if not self._replicas.start(session, feed, offset):
             return [b"COPY"]
         return [b"CONTINUE", show_lineage(self._aof.lineage).encode()]
 
     def files(self, session: Session) -> Reply:
-        lineage, start, size, files = self._links.files(session)
+        lineage, start, size, files = self._replicas.files(session)
         return [show_lineage(lineage).encode(), start, size, *[[name.encode(), length] for name, length in files]]
 
     def file_size(self, name: str) -> int | None:
-        return self._links.size(name)
+        return self._replicas.size(name)
 
     def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:
-        return session.aside(count, self._links.reader(session, name, start, count), lock=False)
+        return session.aside(count, self._replicas.reader(session, name, start, count), lock=False)
 
     def disconnected(self, session: Session) -> None:
-        self._links.forget(session)
+        self._replicas.forget(session)
 
     # -- what clients ask for ---------------------------------------------------------------------------------
 
@@ -208,27 +208,27 @@ class Replication:
         self._roles.failover.abort()
 
     def publish(self, words: Argv) -> None:
-        for link in self._links.links.values():
+        for link in self._replicas.links.values():
             link.tell(*words)
 
     def role(self) -> list[Reply]:
-        return describe_role(self._links, self._roles.follower, self._leads)
+        return describe_role(self._replicas, self._roles.follower, self._leads)
 
     @property
     def _leads(self) -> bool:
         return self.shard.leads if self.shard is not None else not self._engine.following
 
     def synchronisations(self) -> tuple[int, int, int]:
-        return self._links.full_copies, self._links.continued, self._links.refused
+        return self._replicas.full_copies, self._replicas.continued, self._replicas.refused
 
     def info(self) -> dict[str, int | str]:
         follower = self._roles.follower
-        leader = describe_leader(follower, self._links.end, self._config) if follower is not None else {}
+        leader = describe_leader(follower, self._replicas.end, self._config) if follower is not None else {}
         return {
             "role": "master" if self._leads else "slave",
             **(self.shard.info() if self.shard is not None else {}),
             **leader,
-            **describe_replicas(self._links, self._config),
+            **describe_replicas(self._replicas, self._config),
             "master_failover_state": self._roles.failover.step.value,
-            **describe_feed(self._links, self._config, self._engine.stats.run_id),
+            **describe_feed(self._replicas, self._config, self._engine.stats.run_id),
         }

@@ -19,7 +19,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.replication.failover import Failover, Step
 from penstock.replication.follower import Follower, Membership, State
-from penstock.replication.links import NO_LOG, Links
+from penstock.replication.replicas import NO_LOG, Replicas
 from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
 
@@ -29,13 +29,15 @@ DEMOTED = "force unblock from blocking operation, instance state changed (master
 class Roles:
     """See the top of this file."""
 
-    def __init__(self, engine: Engine, persistence: Persistence, links: Links, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, engine: Engine, persistence: Persistence, replicas: Replicas, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._engine = engine
         self._config = engine.config
         self._persistence = persistence
-        self._links = links
+        self._replicas = replicas
         self._loop = loop
-        self.failover = Failover(engine, links, self._start_following, self.lead)
+        self.failover = Failover(engine, replicas, self._start_following, self.lead)
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
         persistence.is_catching_up = self._is_catching_up
@@ -77,7 +79,7 @@ class Roles:
             self._demote()
         else:
             self.end_following()
-        self._links.close_all()
+        self._replicas.close_all()
         self.link_changed()
 
     def _start_following(self, host: str, port: int, order: str = "") -> None:
@@ -97,7 +99,7 @@ class Roles:
         except OSError as error:
             raise ReplyError(f"the log cannot be written to its end: {error}") from None
         self._set_following(True)
-        self._links.opened()  # whether replies wait for replicas depends on the role
+        self._replicas.opened()  # whether replies wait for replicas depends on the role
         for session in list(engine.sessions.values()):
             waiter = session.waiter
             if waiter is not None and waiter.keys and waiter.command.may_write(waiter.argv):
@@ -114,10 +116,10 @@ class Roles:
 
     def _begin(self, host: str, port: int, order: str = "", membership: Membership | None = None) -> None:
         self.follower = Follower(
-            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._links.replaced, order,
+            self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._replicas.replaced, order,
             membership,
         )  # fmt: skip
-        self._links.on_written = self.follower.written
+        self._replicas.on_written = self.follower.written
         self._task = self._loop.create_task(self.follower.run())
         self.link_changed()
 
@@ -129,7 +131,7 @@ class Roles:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._links.on_written = lambda: None
+        self._replicas.on_written = lambda: None
         if follower is not None:
             follower.stop()
 
@@ -149,9 +151,9 @@ class Roles:
         self.end_following()
         if self._config.replicaof:
             self._config.change([(DIRECTIVES["replicaof"], "")])
-        self._links.close_all(but=for_session)  # they learn the name of the new feed when they ask again
+        self._replicas.close_all(but=for_session)  # they learn the name of the new feed when they ask again
         self._set_following(False)
-        self._links.opened()
+        self._replicas.opened()
         self._engine.clock.refresh()
         self._engine.once.took_over()
         self._engine.streams.started()

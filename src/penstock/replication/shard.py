@@ -37,8 +37,8 @@ from penstock.engine.leadership import AGENT, LEASED, Leadership, SharedClock, n
 from penstock.protocol.errors import ReplyError
 from penstock.replication.in_sync import InSync, Members
 from penstock.replication.link import Link
-from penstock.replication.links import Links
 from penstock.replication.log_identity import LogIdentity
+from penstock.replication.replicas import Replicas
 from penstock.replication.roles import Roles
 from penstock.storage.fenced_writer import FencedWriter
 from penstock.storage.notice_logging import notice
@@ -63,7 +63,12 @@ class Shard:
     """See the top of this file."""
 
     def __init__(
-        self, engine: Engine, persistence: Persistence, links: Links, roles: Roles, loop: asyncio.AbstractEventLoop
+        self,
+        engine: Engine,
+        persistence: Persistence,
+        replicas: Replicas,
+        roles: Roles,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         config = self._config = engine.config
         words = os.environ.pop(AGENT, "").split(",")
@@ -71,7 +76,7 @@ class Shard:
             raise ConfigError("etcd: a server of a shard is started by `penstock serve`, which runs it under an agent")
         self._engine = engine
         self._aof = persistence.aof
-        self._links = links
+        self._replicas = replicas
         self._roles = roles
         self._loop = loop
         self._socket = socket.socket(fileno=int(words[0]))
@@ -92,8 +97,8 @@ class Shard:
         self._problem = ""  # the last one that was logged: why an order failed, or leading could not be ended
         self._unread = b""
         self._orders: deque[dict[str, Any]] = deque()
-        links.always_told = True
-        links.on_gone = self.look
+        replicas.always_told = True
+        replicas.on_gone = self.look
         roles.failover.hand_over, roles.failover.take_back = self._hand_over, _take_back
         roles.failover.is_eligible = self._may_lead_next
 
@@ -207,14 +212,14 @@ class Shard:
             leadership.leading = False
             raise
         self.in_sync = InSync(
-            self._links,
+            self._replicas,
             self._config.node,
             members,
             lambda: self._config.replica_acks,
             lambda: self._config.in_sync_max_lag / 1000,
             self._ask_for,
         )
-        self._links.confirmed = self.in_sync.offset
+        self._replicas.confirmed = self.in_sync.offset
         self._roles.failover.ended("no other node took over")
         notice("leading shard %s in epoch %d", self._config.shard, self.epoch, of="replication")
         self.look()
@@ -227,7 +232,7 @@ class Shard:
         in_sync.look()
         if not leadership.ready and (in_sync.connected >= self._config.replica_acks or in_sync.is_past_grace):
             leadership.ready = True
-            self._links.wait_for_all()
+            self._replicas.wait_for_all()
             self._engine.hide_unconfirmed(False)
         if self._lacks != self.lacks_replicas:
             self._lacks = self.lacks_replicas
@@ -252,7 +257,7 @@ class Shard:
         elif answer["number"] == self._wishes:
             self.in_sync.answered(answer["in_sync"])
         self.look()
-        self._links.confirm()
+        self._replicas.confirm()
 
     def _end_leading(self) -> None:
         """No reply that is owed leaves from now on."""
@@ -262,7 +267,7 @@ class Shard:
                 if session.link is None:
                     session.output.lose()
         self.in_sync = None
-        self._links.confirmed = lambda: None
+        self._replicas.confirmed = lambda: None
 
     def lapse(self) -> None:
         """The lease has run out: this server follows no other, and waits for what the agent says."""
@@ -298,7 +303,7 @@ class Shard:
     def _fail_over(self, node: str) -> None:
         if self.in_sync is None:
             raise ReplyError("this server does not lead")
-        addresses = {link.node: link.address for link in self._links.links.values() if link.position is not None}
+        addresses = {link.node: link.address for link in self._replicas.links.values() if link.position is not None}
         if node and node not in self.in_sync.others:
             raise ReplyError(f"node {node} is not in sync")
         if node and node not in addresses:
@@ -310,10 +315,10 @@ class Shard:
         in_sync = self.in_sync
         if in_sync is None or in_sync.others.get(link.node) != link.log:
             return False
-        return not self._config.replica_acks or in_sync.offset() == self._links.end
+        return not self._config.replica_acks or in_sync.offset() == self._replicas.end
 
     def _hand_over(self, host: str, port: int, order: str) -> None:
-        nodes = [link.node for link in self._links.links.values() if link.address == (host, port) and link.node]
+        nodes = [link.node for link in self._replicas.links.values() if link.address == (host, port) and link.node]
         self._give_up(nodes[0] if nodes else "")
 
     def _give_up(self, heir: str) -> None:

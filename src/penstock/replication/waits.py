@@ -15,7 +15,7 @@ from penstock.protocol.resp import NO_REPLY
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
-    from penstock.replication.links import Links
+    from penstock.replication.replicas import Replicas
 
 NEVER = 1 << 62
 """An offset that no log reaches."""
@@ -35,16 +35,16 @@ class _Wait:
 class Waits:
     """The clients that wait."""
 
-    def __init__(self, engine: Engine, links: Links) -> None:
+    def __init__(self, engine: Engine, replicas: Replicas) -> None:
         self._engine = engine
-        self._links = links
+        self._replicas = replicas
         self._waits: list[_Wait] = []
 
     def wait(self, session: Session, local: bool, replicas: int, timeout: int, aof: bool) -> Reply:
         """Answer when so many replicas have all that was written until now, or after `timeout` milliseconds."""
         engine = self._engine
         if not session.may_block:
-            return self._answer(self._links.end if self._log_has_all else NEVER, aof)
+            return self._answer(self._replicas.end if self._log_has_all else NEVER, aof)
         assert session.current is not None
         command, argv = session.current
         waiter = Waiter(session, command, argv, [], 0, None)
@@ -66,7 +66,7 @@ class Waits:
     @property
     def _log_has_all(self) -> bool:
         """Whether what was written is in the log: not while the disk refuses it."""
-        writer = self._links.aof.writer
+        writer = self._replicas.aof.writer
         return writer is None or writer.has_all
 
     def _logged(self, wait: _Wait) -> None:
@@ -74,12 +74,12 @@ class Waits:
         self._take_offset(wait)
         self.look()
         if wait in self._waits:
-            self._links.ask_all()
+            self._replicas.ask_all()
 
     def _take_offset(self, wait: _Wait) -> None:
-        writer = self._links.aof.writer
+        writer = self._replicas.aof.writer
         wait.refused = writer is not None and writer.trouble is not None and not writer.has_all
-        wait.offset = None if wait.refused else self._links.end
+        wait.offset = None if wait.refused else self._replicas.end
 
     @property
     def some(self) -> bool:
@@ -98,15 +98,15 @@ class Waits:
 
     def _is_met(self, wait: _Wait) -> bool:
         assert wait.offset is not None
-        enough = self._links.count(wait.offset, wait.aof) >= wait.replicas
+        enough = self._replicas.count(wait.offset, wait.aof) >= wait.replicas
         return enough and (not wait.local or self._is_safe_here(wait.offset))
 
     def _is_safe_here(self, offset: int) -> bool:
-        writer = self._links.aof.writer
+        writer = self._replicas.aof.writer
         return writer is not None and writer.synced_end >= offset
 
     def _answer(self, offset: int, aof: bool) -> Reply:
-        count = self._links.count(offset, aof)
+        count = self._replicas.count(offset, aof)
         return [int(self._is_safe_here(offset)), count] if aof else count
 
     def _end(self, wait: _Wait) -> None:

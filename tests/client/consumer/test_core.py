@@ -14,7 +14,7 @@ from penstock.client.consumer.delivered import Delivered, Row
 from penstock.client.consumer.holdings import Holdings, Lease
 from penstock.client.consumer.options import ConsumerSettings
 from penstock.client.consumer.outages import may_pass
-from penstock.client.consumer.pace import LONGEST_SHARE, PART, WINDOW, Pace
+from penstock.client.consumer.pace import LONGEST_SHARE, SHARE, WINDOW, Pace
 from penstock.client.consumer.queues import Lanes, PlainQueue
 from penstock.client.consumer.steps import Call
 from penstock.client.consumer.worker_share import WorkerShare
@@ -34,7 +34,7 @@ def offsets(part: list[Row]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("seconds", "part", "window"),
-    [(0.2, 1, 0), (0.02, 1, int(WINDOW / 0.02)), (0.001, int(PART / 0.001), int(WINDOW / 0.001)), (1e-6, 500, 500)],
+    [(0.2, 1, 0), (0.02, 1, int(WINDOW / 0.02)), (0.001, int(SHARE / 0.001), int(WINDOW / 0.001)), (1e-6, 500, 500)],
 )
 def test_what_is_fetched_is_bounded_by_the_time_of_a_body(seconds: float, part: int, window: int) -> None:
     pace = Pace(500)
@@ -44,7 +44,7 @@ def test_what_is_fetched_is_bounded_by_the_time_of_a_body(seconds: float, part: 
     assert (pace.share(), pace.window(1)) == (pytest.approx(part, abs=1), pytest.approx(window, abs=1))
 
 
-@pytest.mark.parametrize(("trip", "part"), [(0.0005, PART), (0.0015, 20 * 0.0015), (0.5, LONGEST_SHARE)])
+@pytest.mark.parametrize(("trip", "part"), [(0.0005, SHARE), (0.0015, 20 * 0.0015), (0.5, LONGEST_SHARE)])
 def test_shares_are_long_beside_the_round_trips_between_them(trip: float, part: float) -> None:
     pace = Pace(500)
     for _ in range(50):

@@ -2,7 +2,7 @@
 
 What is fetched and not begun is kept from idle members, and what is begun together shares its fate if the process is
 killed. So both are bounded by time, and not by a number that is right for one body only: WINDOW for what is fetched,
-PART for what is begun. A round trip takes 0.2 to 1 ms, a twentieth of PART at most. Where it takes longer (another
+SHARE for what is begun. A round trip takes 0.2 to 1 ms, a twentieth of SHARE at most. Where it takes longer (another
 machine, busy cores), shares become longer in proportion, up to LONGEST_SHARE: workers wait during a round trip. They do
 not become longer than that, because all members of a group together may hold `stream-max-pending` messages. The first
 fetch is one message; the numbers grow fourfold while the measured time allows it.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 WINDOW = 0.08
 """Seconds of work that a worker has fetched and not begun."""
-PART = 0.02
+SHARE = 0.02
 """Seconds of work that is begun in one command, if round trips are short."""
 LONGEST_SHARE = 0.04
 """The same, however long they are."""
@@ -52,7 +52,7 @@ class Pace:
         """How many messages to begin at once."""
         if self.average is None:
             return 1
-        seconds = min(max(PART, _TRIPS * self._trip), LONGEST_SHARE)
+        seconds = min(max(SHARE, _TRIPS * self._trip), LONGEST_SHARE)
         return max(min(int(seconds / self.average), self._reach), 1)
 
     def window(self, workers: int) -> int:

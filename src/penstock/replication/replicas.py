@@ -29,7 +29,7 @@ LARGEST_READ = 4 << 20
 """Bytes of a file that a replica may ask for at once."""
 
 
-class Links:
+class Replicas:
     """See the top of this file."""
 
     def __init__(self, engine: Engine, persistence: Persistence) -> None:
