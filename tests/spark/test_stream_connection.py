@@ -172,7 +172,7 @@ def test_an_overwrite_whose_answer_was_lost_keeps_what_it_wrote(proxy: FaultProx
 
 def test_what_a_worker_imported_is_out_of_the_collectors_sight() -> None:
     program = (
-        "import gc, penstock.spark.source, penstock.spark.executor as executor\n"
+        "import gc, penstock.spark.source, penstock.spark.executor_setup as executor\n"
         "print(gc.get_freeze_count() == 0)  # this process is no worker yet\n"
         "executor.freeze_imports(); first = gc.get_freeze_count(); executor.freeze_imports()\n"
         "print(first > 50_000, gc.get_freeze_count() <= first, len(gc.get_objects()) < 1000)"

@@ -228,10 +228,10 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
             starting = stack.enter_context(StartingSpark(file.state, name, file.configuration, stays=stop is not None))
             # Imported while Java starts: it takes this process two seconds.
             from penstock.spark.continuous import Pace, run_until
+            from penstock.spark.moved_project import adapt_to_folder
             from penstock.spark.pipeline_session import PipelineSession
             from penstock.spark.progress import Progress
             from penstock.spark.project import load
-            from penstock.spark.relocation import adapt_to_folder
             from penstock.spark.run_report import RunReport
             from penstock.spark.runner import Runner
 

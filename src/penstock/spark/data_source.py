@@ -37,7 +37,7 @@ class PenstockDataSource(DataSource):
 
             return entry_schema(options)
         if options.of_elements:
-            from penstock.spark.elements import element_schema
+            from penstock.spark.collection_tables import element_schema
 
             return element_schema(options)
         if options.of_keys:
@@ -55,7 +55,7 @@ class PenstockDataSource(DataSource):
 
             return RedisStreamBatchReader(options, schema)
         if options.of_keys:
-            from penstock.spark.elements import ElementReader
+            from penstock.spark.collection_tables import ElementReader
             from penstock.spark.keys import KeyReader
 
             options_.need_source(options)

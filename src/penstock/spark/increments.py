@@ -26,7 +26,7 @@ import redis
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegralType, StructType
 
-from penstock.spark.executor import freeze_imports, query_of_task
+from penstock.spark.executor_setup import freeze_imports, query_of_task
 from penstock.spark.keys import as_binary, check_keys
 from penstock.spark.options import LARGEST, OptionError, Options
 from penstock.spark.stream_connection import GUARD, Fenced, StreamConnection

@@ -35,8 +35,8 @@ from penstock.client.engine.encoding import Encoded
 from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.spark.column_types import is_simple
-from penstock.spark.executor import freeze_imports
-from penstock.spark.nodes import Nodes
+from penstock.spark.executor_setup import freeze_imports
+from penstock.spark.key_servers import KeyServers
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import BadEntry
 
@@ -65,9 +65,9 @@ def infer_schema(options: Options) -> StructType:
     schema = StructType().add(options.keyColumn, StringType(), nullable=options.badEntries == "null")
     if options.type == "string":
         return schema.add(options.valueColumn, StringType() if options.text else BinaryType())
-    with Nodes(options) as nodes:
-        keys = list(itertools.islice(_keys(nodes, SlotPartition(0, SLOTS)), SAMPLE))
-        replies = nodes.run([("HKEYS", key) for key in keys])
+    with KeyServers(options) as servers:
+        keys = list(itertools.islice(_keys(servers, SlotPartition(0, SLOTS)), SAMPLE))
+        replies = servers.run([("HKEYS", key) for key in keys])
     fields = sorted({name.decode() for reply in replies for name in reply})
     if not fields:
         raise OptionError(
@@ -83,10 +83,10 @@ def infer_schema(options: Options) -> StructType:
     return schema
 
 
-def _keys(nodes: Nodes, part: SlotPartition) -> Iterator[bytes]:
+def _keys(servers: KeyServers, part: SlotPartition) -> Iterator[bytes]:
     """The keys of a partition, each once: SCAN may return a key several times."""
     seen: set[bytes] = set()
-    for key in nodes.scan(part.first, part.end):
+    for key in servers.scan(part.first, part.end):
         if part.first <= key_slot(key) < part.end and key not in seen:
             seen.add(key)
             yield key
@@ -103,8 +103,8 @@ class KeyReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        with Nodes(self._options) as nodes:
-            runs = nodes.runs()
+        with KeyServers(self._options) as servers:
+            runs = servers.runs()
         pieces = -(-self._options.minPartitions // len(runs))
         return [
             SlotPartition(first + (end - first) * at // pieces, first + (end - first) * (at + 1) // pieces)
@@ -117,21 +117,21 @@ class KeyReader(DataSourceReader):
         freeze_imports()
         options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
         fields = [name for name in arrow.names if name != options.keyColumn]
-        with Nodes(options) as nodes:
-            keys = _keys(nodes, partition)
+        with KeyServers(options) as servers:
+            keys = _keys(servers, partition)
             while chunk := list(itertools.islice(keys, self.keys_a_read)):
-                if rows := self.rows(nodes, chunk, fields):
+                if rows := self.rows(servers, chunk, fields):
                     yield self._batch(arrow, fields, rows)
 
-    def rows(self, nodes: Nodes, keys: Sequence[bytes], fields: Sequence[str]) -> list[tuple[Any, ...]]:
+    def rows(self, servers: KeyServers, keys: Sequence[bytes], fields: Sequence[str]) -> list[tuple[Any, ...]]:
         """The rows of some keys: the key, and its fields."""
         if not fields:
             found: list[Any] = [()] * len(keys)
         elif self._options.type == "string":
-            found = [(value,) for value in nodes.run([("GET", key) for key in keys])]
+            found = [(value,) for value in servers.run([("GET", key) for key in keys])]
         else:
-            found = nodes.run([("HMGET", key, *fields) for key in keys])
-        return [(key, *row) for key, row in _that_exist(nodes, list(zip(keys, found, strict=True)))]
+            found = servers.run([("HMGET", key, *fields) for key in keys])
+        return [(key, *row) for key, row in _that_exist(servers, list(zip(keys, found, strict=True)))]
 
     def _batch(self, arrow: pa.Schema, fields: list[str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         keys, *values = zip(*rows, strict=True)
@@ -164,7 +164,7 @@ class KeyReader(DataSourceReader):
             return None
 
 
-def _that_exist(nodes: Nodes, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
+def _that_exist(servers: KeyServers, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
     """The rows of keys that exist: not of keys that were deleted since the scan, or that do not exist.
 
     A hash that has none of the fields exists.
@@ -172,7 +172,7 @@ def _that_exist(nodes: Nodes, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes
     empty = [key for key, row in rows if all(value is None for value in row)]
     if not empty:
         return rows
-    there_are = nodes.run([("EXISTS", key) for key in empty])
+    there_are = servers.run([("EXISTS", key) for key in empty])
     gone = {key for key, exists in zip(empty, there_are, strict=True) if not exists}
     return [(key, row) for key, row in rows if key not in gone]
 
@@ -224,11 +224,11 @@ class _KeyWriting:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         freeze_imports()
         written = 0
-        with Nodes(self._options) as nodes:
+        with KeyServers(self._options) as servers:
             for batch in iterator:
                 for start in range(0, batch.num_rows, ROWS_A_WRITE):
                     part = batch.slice(start, ROWS_A_WRITE)
-                    nodes.run(self._commands(part))
+                    servers.run(self._commands(part))
                     written += part.num_rows
         return Written(written)
 

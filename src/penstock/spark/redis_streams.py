@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from penstock.spark.column_types import is_simple
-from penstock.spark.executor import freeze_imports
+from penstock.spark.executor_setup import freeze_imports
 from penstock.spark.keys import cast_text
 from penstock.spark.options import OptionError, Options, Places
 from penstock.spark.rows import BadEntry

@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 
 from penstock.schema.arrow_values import scalar_of
 from penstock.schema.columns import column_of
-from penstock.spark.executor import freeze_imports, query_of_task
+from penstock.spark.executor_setup import freeze_imports, query_of_task
 from penstock.spark.options import OptionError, Options, need_target
 from penstock.spark.rows import looks_like_kafka
 from penstock.spark.stream_connection import Fenced, StreamConnection

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock.protocol.address import without_secrets
 from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.executor import freeze_imports, query_of_task
+from penstock.spark.executor_setup import freeze_imports, query_of_task
 from penstock.spark.filters import Wanted, narrow
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import METRICS, Bounds, Range, cut, limited

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructType
 
+from penstock.spark.key_servers import KeyServers
 from penstock.spark.keys import KeyReader
-from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
 
 KEYS_A_READ = 100
@@ -45,9 +45,9 @@ class ElementReader(KeyReader):
                 f"columns {', '.join(unknown)} in the schema: an element of a {options.type} has {', '.join(there_are)}"
             )
 
-    def rows(self, nodes: Nodes, keys: Sequence[bytes], fields: Sequence[str]) -> list[tuple[Any, ...]]:
+    def rows(self, servers: KeyServers, keys: Sequence[bytes], fields: Sequence[str]) -> list[tuple[Any, ...]]:
         _, command, words = _COMMANDS[self._options.type]
-        replies = nodes.run([(command, key, *words) for key in keys])
+        replies = servers.run([(command, key, *words) for key in keys])
         return [
             (key, *(element[name] for name in fields))
             for key, reply in zip(keys, replies, strict=True)

@@ -22,7 +22,7 @@ from penstock.spark.stream_connection import is_wrong_type, unreachable
 KEYS_A_SCAN = 1000
 
 
-class Nodes:
+class KeyServers:
     """See the top of this file."""
 
     def __init__(self, options: Options) -> None:
@@ -36,7 +36,7 @@ class Nodes:
                 client = Cluster.from_url(options.url, delivery=options.delivery)
         self._client = client
 
-    def __enter__(self) -> Nodes:
+    def __enter__(self) -> KeyServers:
         return self
 
     def __exit__(self, *exc: object) -> None:

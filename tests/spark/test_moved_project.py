@@ -15,8 +15,8 @@ from tests.support.spark.projects import entries, project
 
 from penstock import Server
 from penstock.spark.identity import renew_identities
+from penstock.spark.moved_project import FolderIdentity, _moved, _take_stray_tables
 from penstock.spark.project import Project, load
-from penstock.spark.relocation import Whereabouts, _moved, _take_stray_tables
 from penstock.spark.stream_connection import GUARD
 
 
@@ -101,17 +101,17 @@ def test_only_a_folder_that_was_moved_is_taken_for_the_same(tmp_path: Path) -> N
         return found
 
     first = at(project(tmp_path / "first", "CREATE MATERIALIZED VIEW v AS SELECT 1 AS n"))
-    Whereabouts.now(first).record(first)
+    FolderIdentity.now(first).record(first)
     shutil.copytree(first.folder, tmp_path / "backup")
     second = at(first.folder.rename(tmp_path / "second"))
-    before = Whereabouts.recorded(second)
+    before = FolderIdentity.recorded(second)
     assert before is not None
     assert before.folder == str(tmp_path / "first")
-    assert not Whereabouts.now(second).is_copy_of(before)
+    assert not FolderIdentity.now(second).is_copy_of(before)
     third = at((tmp_path / "backup").rename(tmp_path / "first"))  # a copy in the place of the original
-    assert Whereabouts.now(third).is_copy_of(before)
-    assert not Whereabouts("/mount", device=2, inode=5).is_copy_of(Whereabouts("/mount", device=1, inode=5))
-    assert Whereabouts("/new", device=1, inode=5).is_copy_of(Whereabouts("/old")), "a project of version 0.1"
+    assert FolderIdentity.now(third).is_copy_of(before)
+    assert not FolderIdentity("/mount", device=2, inode=5).is_copy_of(FolderIdentity("/mount", device=1, inode=5))
+    assert FolderIdentity("/new", device=1, inode=5).is_copy_of(FolderIdentity("/old")), "a project of version 0.1"
 
 
 def test_tables_that_went_to_the_former_folder_are_taken_back(tmp_path: Path) -> None:

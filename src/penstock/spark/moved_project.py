@@ -44,7 +44,7 @@ _LOGS = ("_spark_metadata/*", "sources/*/*", "_metadata/**/*")
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class FolderIdentity:
     """Where a project was run last."""
 
     folder: str
@@ -52,12 +52,12 @@ class Whereabouts:
     inode: int = 0
 
     @classmethod
-    def now(cls, project: Project) -> Whereabouts:
+    def now(cls, project: Project) -> FolderIdentity:
         found = project.state.stat()
         return cls(str(project.folder), found.st_dev, found.st_ino)
 
     @classmethod
-    def recorded(cls, project: Project) -> Whereabouts | None:
+    def recorded(cls, project: Project) -> FolderIdentity | None:
         try:
             return cls(**json.loads(_record(project).read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
@@ -68,7 +68,7 @@ class Whereabouts:
         fresh.write_text(json.dumps(asdict(self)), encoding="utf-8")
         fresh.replace(_record(project))
 
-    def is_copy_of(self, before: Whereabouts) -> bool:
+    def is_copy_of(self, before: FolderIdentity) -> bool:
         if self.folder == before.folder:  # the number of a device may change when the machine starts
             return before.inode not in (0, self.inode)
         return (self.device, self.inode) != (before.device, before.inode)
@@ -83,8 +83,8 @@ def adapt_to_folder(project: Project, session: PipelineSession, url: str) -> str
 
     Call it before anything runs in the session.
     """
-    now = Whereabouts.now(project)
-    before = Whereabouts.recorded(project) or _of_metastore(project, session)
+    now = FolderIdentity.now(project)
+    before = FolderIdentity.recorded(project) or _of_metastore(project, session)
     said = None
     if before is not None and before != now:
         is_copy = now.is_copy_of(before)
@@ -109,7 +109,7 @@ def _checkpoints(project: Project) -> Iterator[Path]:
         yield from (file.parent for file in sorted(storage.glob("**/metadata")) if (file.parent / "offsets").is_dir())
 
 
-def _need_storage_of_its_own(project: Project, before: Whereabouts) -> None:
+def _need_storage_of_its_own(project: Project, before: FolderIdentity) -> None:
     """Problem if a copy would go on with the checkpoints of the original."""
     storage = project.storage
     original = Path(before.folder) / project.spec_path.name
@@ -124,14 +124,14 @@ def _need_storage_of_its_own(project: Project, before: Whereabouts) -> None:
         )
 
 
-def _of_metastore(project: Project, session: PipelineSession) -> Whereabouts | None:
+def _of_metastore(project: Project, session: PipelineSession) -> FolderIdentity | None:
     """Where a project of version 0.1 was."""
     with _Metastore(project, session) as metastore:
         for location in metastore.query("SELECT DB_LOCATION_URI FROM APP.DBS WHERE NAME = 'default'"):
             folder = urlsplit(location).path.removesuffix(f"/{STATE}/{WAREHOUSE}")
             if folder != urlsplit(location).path:
-                here = Whereabouts.now(project)
-                return here if folder == here.folder else Whereabouts(folder)
+                here = FolderIdentity.now(project)
+                return here if folder == here.folder else FolderIdentity(folder)
     return None
 
 
