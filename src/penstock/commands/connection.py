@@ -19,7 +19,7 @@ REDIS_VERSION = "7.0.15"
 _ANYTIME = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH | Flag.ALLOW_BUSY
 
 
-@command("PING", arity=-1, flags=Flag.FAST, group="connection", syntax="[message]")
+@command("PING", arity=-1, flags=Flag.FAST | Flag.SUBSCRIBED, group="connection", syntax="[message]")
 def ping(session: Session, argv: Argv) -> Reply:
     """Answer PONG, or the message."""
     if len(argv) > 2:
@@ -105,14 +105,14 @@ def auth(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("QUIT", arity=-1, flags=_ANYTIME | Flag.CONTROL, group="connection")
+@command("QUIT", arity=-1, flags=_ANYTIME | Flag.CONTROL | Flag.SUBSCRIBED, group="connection")
 def quit_connection(session: Session, argv: Argv) -> Reply:
     """Answer OK, then close the connection."""
     session.output.close(after_reply=True)
     return OK
 
 
-@command("RESET", arity=1, flags=_ANYTIME | Flag.CONTROL, group="connection")
+@command("RESET", arity=1, flags=_ANYTIME | Flag.CONTROL | Flag.SUBSCRIBED, group="connection")
 def reset(session: Session, argv: Argv) -> Reply:
     """Reset the connection to its first state: no transaction, no subscription, database 0, RESP2, the default user."""
     engine = session.engine

@@ -15,7 +15,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, shown
 from penstock.protocol.resp import Push, Raw, encode
 
-_LISTEN = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+_LISTEN = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBED
 _TELL = Flag.PUBSUB | Flag.LOADING | Flag.STALE
 Change = Callable[[Listeners, set[bytes], "Session", bytes], None]
 

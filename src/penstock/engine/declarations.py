@@ -90,6 +90,7 @@ class Flag(enum.Flag):
     BRIEF = enum.auto()  # likewise, with the fewest words it may have: then it neither waits nor writes
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
     PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
+    SUBSCRIBED = enum.auto()  # allowed to a RESP2 client that has subscribed
 
     @property
     def words(self) -> list[str]:
@@ -107,6 +108,7 @@ _INTERNAL = (
     | Flag.BRIEF
     | Flag.RENAMES
     | Flag.PEEKS
+    | Flag.SUBSCRIBED
 )
 
 

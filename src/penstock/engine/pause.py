@@ -62,7 +62,10 @@ class Pause:
 
 
 def writes(session: Session, command: Command, argv: Argv) -> bool:
-    """Whether a command may change something, by what it contains too: a transaction, a script."""
+    """Whether a command may change something, by what it contains too: a transaction, a script.
+
+    EXEC is known by its name: no other command runs what its session has queued.
+    """
     if command.name == "EXEC" and session.transaction is not None:
         return any(_may_write(session, queued, words) for queued, words in session.transaction.queue)
     return _may_write(session, command, argv)

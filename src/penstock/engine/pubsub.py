@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.engine.declarations import Argv, Command
+from penstock.engine.declarations import Argv, Command, Flag
 from penstock.engine.globs import compile_glob
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Push, encode
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 Listeners = dict[bytes, dict["Session", None]]
 """Sessions by channel or pattern, in the order in which they came."""
-
-_ALLOWED = frozenset({
-    "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "PING", "QUIT", "RESET",
-})  # fmt: skip
-"""What a subscribed RESP2 client may still call: in RESP2 it could not tell any other reply from a message."""
 
 
 class Publications:
@@ -64,8 +59,8 @@ class Publications:
 
     @staticmethod
     def gate(session: Session, command: Command, argv: Argv) -> None:
-        """Limit a subscribed RESP2 client to what it may do; see `_ALLOWED`."""
-        if session.protocol == 2 and command.name not in _ALLOWED and session.subscribed:
+        """Limit a subscribed RESP2 client to SUBSCRIBED commands: it could not tell another reply from a message."""
+        if session.protocol == 2 and Flag.SUBSCRIBED not in command.flags and session.subscribed:
             raise ReplyError(
                 f"Can't execute '{command.wire_name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET "
                 "are allowed in this context"

@@ -265,7 +265,7 @@ def _everywhere(replies: list[Any]) -> list[int]:
     return [min(column) for column in zip(*replies, strict=True)]
 
 
-# Listed by hand, as is _SPLITS: no declaration says how to make one reply of several.
+# Listed by hand: no declaration says how to make one reply of several.
 _ON_ALL_MASTERS: dict[str, Merge] = {
     "DBSIZE": sum,
     "KEYS": _joined,
@@ -291,6 +291,7 @@ def _in_order(orders: list[int]) -> Merge:
     return merge
 
 
+# Commands whose keys may be sent to several nodes; by hand for the same reason as _ON_ALL_MASTERS.
 _SPLITS: dict[str, Callable[[list[int]], Merge]] = {
     "MGET": _in_order,
     "MSET": lambda orders: _first,

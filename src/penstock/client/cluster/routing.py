@@ -104,6 +104,7 @@ _GEO_OPTIONS = {"COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
 _MOVING: dict[str, KeyFinder] = {
     **{name: _counted(at, also) for name, (at, also) in COUNTED_KEYS.items()},
+    # By hand, because their declarations find the keys with a function, which a table cannot hold:
     **dict.fromkeys(["XREAD", "XREADGROUP"], _after_streams),
     "SORT": _first_and_store(2, {"BY": 1, "GET": 1, "LIMIT": 2, "STORE": 1}, "STORE"),
     "TREAD": _first_and_store(4, TREAD_OPTIONS, "DEADLETTER"),

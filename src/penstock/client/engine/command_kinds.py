@@ -4,9 +4,10 @@ One look-up in a dict answers it for a command's first word; only words that sta
 need a second look. The server's table of commands (COMMAND) is not used here: it would cost a round trip before the
 first command, and a proxy may not know it.
 
-The names below are listed by hand: no declaration says what a command does to its connection, or where its timeout
-stands, and some of them exist in Redis and Valkey only. tests/client/test_declared.py fails if the server declares a
-blocking command, or one of the groups connection, transactions and pubsub, that is not decided here.
+The names below (_SESSION, _TRANSACTION, _STREAMING, _PATIENCE) are listed by hand: no declaration says what a command
+does to its connection, or where its timeout stands, and some of them exist in Redis and Valkey only.
+tests/client/test_declared.py fails if the server declares a blocking command, or one of the groups connection,
+transactions and pubsub, that is not decided here.
 """
 
 from __future__ import annotations

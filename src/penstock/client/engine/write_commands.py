@@ -44,7 +44,9 @@ class WriteCommands:
         decided = self.decided.get(head)
         if decided is None:
             name = name_of(arguments)
-            if name == "TREAD":  # without a group it changes nothing, and the server would keep all that was read
+            # By name: the flags of a command do not depend on its arguments. Without a group TREAD changes nothing, and
+            # the server would keep all that was read.
+            if name == "TREAD":
                 return any(
                     isinstance(word, str | bytes) and word.upper() in ("GROUP", b"GROUP") for word in arguments[4:]
                 )

@@ -58,7 +58,9 @@ _USELESS_CHANNEL = (
 
 _LITERAL_CHANNELS = {"PUBLISH": 2, "SPUBLISH": 2, "SUBSCRIBE": 1 << 30, "SSUBSCRIBE": 1 << 30}
 _CHANNEL_PATTERNS = {"PSUBSCRIBE": 1 << 30}
-"""Commands whose arguments from the first up to this position are channels."""
+"""Commands whose arguments from the first up to this position are channels. Listed by hand: no other command will have
+channels for arguments, and keys alone have a place in declarations.
+"""
 
 _ACCESS_MARKS = {Access.READ: b"%R~", Access.WRITE: b"%W~", Access.UPDATE: b"~"}
 

@@ -148,7 +148,7 @@ class Lazy:
         return done
 
     def _needed(self, session: Session, command: Command, argv: Argv) -> list[Queued]:
-        if command.name != "EXEC" or session.transaction is None:
+        if command.name != "EXEC" or session.transaction is None:  # by name: only EXEC runs what was queued
             return self._order.needed_by(session.db, command, argv)
         watched = [each for place in session.watching for each in self._order.last_of(*place, to_write=False)]
         queue = session.transaction.queue

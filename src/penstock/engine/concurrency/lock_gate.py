@@ -62,7 +62,10 @@ class LockGate:
     # -- what a command touches -------------------------------------------------------------------------------
 
     def wants(self, session: Session, command: Command, argv: Argv) -> list[Want]:
-        """The keys of a command, or of all the commands that EXEC will run, each once."""
+        """The keys of a command, or of all the commands that EXEC will run, each once.
+
+        EXEC is known by its name: no other command runs what its session has queued.
+        """
         commands = [(command, argv)]
         if command.name == "EXEC" and session.transaction is not None:
             commands = session.transaction.queue
