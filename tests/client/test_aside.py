@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,49 +14,17 @@ from tests.support.waiting import wait_until
 from penstock import Client, Server
 from penstock.client.api import shared
 from penstock.testing.proxy import FaultProxy
+from penstock.testing.relay import Relay
 
 BIG = b"x" * 4_000_000
 
 
-class PausingRelay:
-    """Passes bytes on, and stops in the middle of a large reply until it is released."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.released = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for ends in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, is_down: bool) -> None:
-        passed = 0
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                passed += len(data)
-                if is_down and passed > 2_000_000:
-                    self.released.wait()
-                target.sendall(data)
-        for each in (source, target):
-            each.close()
-
-    def close(self) -> None:
-        self.released.set()
-        self._listener.close()
-
-
 @pytest.fixture
-def relay(ours: Server) -> Iterator[PausingRelay]:
-    made = PausingRelay(ours.port)
-    yield made
-    made.close()
+def relay(ours: Server) -> Iterator[Relay]:
+    """It stops in the middle of a large reply."""
+    with Relay(ours.port) as made:
+        made.pause(after=2_000_000)
+        yield made
 
 
 @pytest.fixture
@@ -95,7 +60,7 @@ def aside(client: Any) -> int:
 
 
 def test_a_large_reply_does_not_hold_up_others(
-    connect: Connect, relay: PausingRelay, pool: ThreadPoolExecutor, witness: redis.Redis
+    connect: Connect, relay: Relay, pool: ThreadPoolExecutor, witness: redis.Redis
 ) -> None:
     client = connect(f"redis://127.0.0.1:{relay.port}/0", socket_timeout=60)
     witness.set("big", BIG)
@@ -103,12 +68,12 @@ def test_a_large_reply_does_not_hold_up_others(
     large: Future[Any] = pool.submit(client.get, "big")
     wait_until(lambda: core_of(client).reader.is_clogged)
     assert [client.get("small") for _ in range(5)] == [b"v"] * 5 and not large.done()
-    relay.released.set()
+    relay.resume()
     assert large.result(60) == BIG and not core_of(client).reader.is_clogged
 
 
 def test_a_large_array_does_not_either(
-    connect: Connect, relay: PausingRelay, pool: ThreadPoolExecutor, witness: redis.Redis
+    connect: Connect, relay: Relay, pool: ThreadPoolExecutor, witness: redis.Redis
 ) -> None:
     client = connect(f"redis://127.0.0.1:{relay.port}/0", socket_timeout=60)
     witness.set("small", "v")
@@ -116,7 +81,7 @@ def test_a_large_array_does_not_either(
     large = pool.submit(client.lrange, "list", 0, -1)
     wait_until(lambda: core_of(client).reader.is_clogged)
     assert client.get("small") == b"v" and not large.done()
-    relay.released.set()
+    relay.resume()
     assert len(large.result(60)) == 4000 and not core_of(client).reader.is_clogged
 
 

@@ -1,4 +1,8 @@
-"""A network between two programs that can be cut: what is sent is lost, and neither side is told."""
+"""A network between two programs that can be cut or paused: what is sent is lost or late, and neither side is told.
+
+Not a FaultProxy (proxy.py): that reads the Redis protocol, so it can make one command fail, and it closes connections.
+A Relay passes any bytes (etcd's too), and its connections stay.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ class Relay:
         self._is_cut = False  # in one direction at least
         self._only = b""  # of connections whose first bytes have this in them
         self._drops_to_target = self._drops_from_target = False
+        self._pause_after: int | None = None  # bytes from the target that a connection still passes
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
@@ -39,6 +44,14 @@ class Relay:
         if self._is_cut:
             asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(60)
             self._is_cut = False
+
+    def pause(self, after: int) -> None:
+        """From now on each connection passes at most so many bytes from the target in all, until `resume`."""
+        self._pause_after = after
+
+    def resume(self) -> None:
+        """Pass what a pause has kept back, and all that follows."""
+        self._pause_after = None
 
     def __enter__(self) -> Relay:
         self._thread.start()
@@ -60,7 +73,7 @@ class Relay:
         await self._stopping.wait()
         for listening in server.sockets:
             self._loop.remove_reader(listening.fileno())  # `close` would lose a connection that is just being taken
-        self._is_cut = False
+        self._is_cut, self._pause_after = False, None
         while len(asyncio.all_tasks()) > 1:
             await self._end_all()
             await asyncio.sleep(0.01)
@@ -94,8 +107,12 @@ class Relay:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_target: bool, said: bytearray
     ) -> None:
         """`said` is what the side that connects said at the beginning."""
+        passed = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                passed += len(data)
+                while not to_target and self._pause_after is not None and passed > self._pause_after:
+                    await asyncio.sleep(0.01)
                 if to_target and len(said) < BEGINNING:
                     said += data
                 if not (self._cuts(said) and (self._drops_to_target if to_target else self._drops_from_target)):
