@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.support.comparison import comparison_machine, reply_of, sort_if
 
 from penstock.commands import load
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.session import Session
 
 # -- replies --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.support.comparison import comparison_machine, sort_if
 
 from penstock.commands import load
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.session import Session
 from penstock.protocol.resp import pack
 from penstock.testing.redis import find_redis

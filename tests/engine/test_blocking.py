@@ -6,7 +6,8 @@ import pytest
 
 from penstock import commands
 from penstock.engine.declarations import REGISTRY, Argv, Reply
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.observe.statistics import CALLS
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError

@@ -8,7 +8,8 @@ import pytest
 
 from penstock import commands
 from penstock.engine.declarations import REGISTRY, Argv, Reply
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
 from penstock.engine.run_handler import AGAIN, CLIENT, INNER, QUEUED, REPLAY, Caller, run_handler
 from penstock.engine.session import Session

@@ -12,7 +12,8 @@ from tests.support.twins import is_compilation_expected, pure_twin
 from penstock import commands
 from penstock.engine import script_calls
 from penstock.engine.declarations import REGISTRY
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, REJECTED
 from penstock.engine.scripting import Run
 from penstock.engine.session import Session

@@ -12,7 +12,7 @@ import redis
 from tests.support.replication.servers import Servers, caught_up, servers
 from tests.support.waiting import wait_until
 
-from penstock.engine.dispatch import LogEntry
+from penstock.engine.interfaces import LogEntry
 from penstock.storage import snapshot
 from penstock.storage.files import StorageError
 from penstock.storage.persistence import Persistence

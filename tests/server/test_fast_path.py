@@ -16,7 +16,8 @@ from tests.support.twins import pure_twin
 from penstock import commands
 from penstock.commands import once
 from penstock.engine.declarations import Argv
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.leadership import LEASED, Leadership, SharedClock, now
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS, REJECTED
 from penstock.engine.session import Session, Unconfirmed

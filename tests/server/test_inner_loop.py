@@ -185,7 +185,7 @@ def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_
 
 
 class Unlogged:
-    """engine.dispatch.Commit, of a log that nothing is written to."""
+    """engine.interfaces.Commit, of a log that nothing is written to."""
 
     pending = False
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import commands
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
 from penstock.storage.replay import Replay
 from penstock.testing.clock import ManualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.commands.debugging import check_allowed
 from penstock.engine.declarations import Argv, Beyond, Flag, Reach, Reply, command
-from penstock.engine.dispatch import Persistence
+from penstock.engine.interfaces import Persistence
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Status

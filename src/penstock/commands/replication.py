@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Argv, Flag, Reply, command
-from penstock.engine.dispatch import Replication
+from penstock.engine.interfaces import Replication
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Status

@@ -31,7 +31,7 @@ _is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
 
 
 class Replication:
-    """engine.dispatch.Replication; see the top of this file."""
+    """engine.interfaces.Replication; see the top of this file."""
 
     def __init__(self, engine: Engine, persistence: Persistence, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine

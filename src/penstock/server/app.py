@@ -30,7 +30,7 @@ logger = logging.getLogger("penstock.server")
 
 
 class LoopTimers:
-    """engine.dispatch.Timers on an asyncio loop."""
+    """engine.interfaces.Timers on an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

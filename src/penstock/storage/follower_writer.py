@@ -5,7 +5,7 @@ byte for byte, and an offset means the same in both.
 from __future__ import annotations
 
 from penstock.engine.declarations import Argv
-from penstock.engine.dispatch import LogEntry
+from penstock.engine.interfaces import LogEntry
 from penstock.storage.batches import Batch
 from penstock.storage.switching_writer import SwitchingWriter
 

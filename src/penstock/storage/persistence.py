@@ -45,7 +45,7 @@ PREDECESSOR_SECONDS = 1
 
 
 class Persistence:
-    """engine.dispatch.Persistence; see the top of this file."""
+    """engine.interfaces.Persistence; see the top of this file."""
 
     def __init__(
         self, engine: Engine, loop: Loop, stop: Callable[[], None], sync: Callable[[int], None] = os.fdatasync

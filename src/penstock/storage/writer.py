@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.engine.declarations import Argv
-from penstock.engine.dispatch import LogEntry
+from penstock.engine.interfaces import LogEntry
 from penstock.storage.batches import LARGE, LENGTHS, Batch, add_lines, framed, framed_in_pieces
 from penstock.storage.files import write_pieces, write_rest
 from penstock.storage.held_replies import Confirmations, Held, send_all

@@ -42,7 +42,7 @@ class ManualClock(Clock):
 
 
 class ManualTimers:
-    """engine.dispatch.Timers on a ManualClock: `timers.advance(ms)` moves the clock and calls what falls due."""
+    """engine.interfaces.Timers on a ManualClock: `timers.advance(ms)` moves the clock and calls what falls due."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

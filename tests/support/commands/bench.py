@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import commands
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 

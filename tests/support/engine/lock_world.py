@@ -11,7 +11,8 @@ from penstock import commands
 from penstock.engine.config import Config
 from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key, keys
 from penstock.engine.directives import DIRECTIVES
-from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.dispatch import Engine
+from penstock.engine.interfaces import LogEntry
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, encode
