@@ -1,8 +1,9 @@
 """The fast path: what the inner loop of the server needs to run a FAST command without the engine.
 
 The inner loop (server/inner_loop.py and its compiled twin) calls handlers itself and counts in place: a call of
-`run_handler` costs more than a whole GET does there. So it is a second place that runs handlers, and must do the same
-as `Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
+`run_handler` costs more than a whole GET does there. So it is one of three short ways that run handlers without that
+(run_handler.py lists them), and must do the same as `Engine.execute` with `run_handler.CLIENT` does, less what cannot
+apply:
 
 - no gates, no LAZY, no MONITOR: `Engine.require_gates` empties the table while one of them matters
 - no keys that are locked or queued for: the loop hands a command over if an argument is a busy name

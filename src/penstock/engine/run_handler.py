@@ -23,7 +23,11 @@ Blocked clients are not woken here. `Database` notes keys that they wait for in 
 `blocking.serve` when the whole is over: a transaction and a script are one step for other clients. A caller that runs
 outside of a client's command, such as LAZY's idle moments, calls it itself.
 
-The inner loop calls handlers without this function; fast_path.py says why, and which test holds the two together.
+Three short ways call handlers without this function. Each must do the same, and a test compares them:
+
+- the inner loop and its compiled twin (fast_path.py says why): tests/server/test_fast_path.py
+- redis.call's, script_calls.py and its compiled twin: tests/engine/test_script_calls.py
+- ONCE's, `_at_once` in commands/once.py: tests/server/test_fast_path.py and tests/commands/test_once.py
 
 Rejected: a function for each caller. There were nine, four of them counted, and no two counted the same.
 
