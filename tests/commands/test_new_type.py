@@ -116,6 +116,13 @@ def test_it_survives_a_reload_and_a_replay_of_the_log(client: Any) -> None:
     assert client.execute_command("DEBUG", "DIGEST-VALUE", "t") != before
 
 
+def test_peek_shows_its_dump_cut(client: Any) -> None:
+    assert client.execute_command("PEEK", "t", 0) == [b"0", [[None, b"3", 1]]]
+    for _ in range(9):
+        client.execute_command("TALLY.ADD", "t")
+    assert client.execute_command("PEEK", "t", 0, "BYTES", 1) == [b"0", [[None, b"1", 2]]]
+
+
 def test_its_memory_is_what_it_says(client: Any) -> None:
     assert client.memory_usage("t") > 1000
 

@@ -22,6 +22,7 @@ from penstock.protocol.resp import format_float
 from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.set import Set
+from penstock.types.stream.stream import Stream
 from penstock.types.xstream import FIRST_ID, LAST_ID, XStream
 from penstock.types.zset import SortedSet
 
@@ -40,7 +41,7 @@ Cut = Callable[[bytes], bytes]
     keys=key(1, Access.READ),
     group="generic",
     syntax="key cursor [COUNT count] [BYTES bytes]",
-    cost="O(count), and for a list O(S) with S elements up to the nearer end",
+    cost="O(count), for a list O(S) with S elements up to the nearer end, for a type of a module O(size)",
 )
 def peek(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor, 0 at the end, and some elements of a value of any type but stream, cut for display.
@@ -48,7 +49,8 @@ def peek(session: Session, argv: Argv) -> Reply:
     Each element is an array: the field of a hash, the index in a list, the score in a sorted set or the id in a Redis
     stream, null for others; then its first `bytes` bytes (4096, at most 1,048,576); then its whole length. Fields are
     cut too. `count` is 10, at most 1000; small hashes and sets are answered in one piece. A Redis stream begins with
-    the newest entries, and its cursor is always 0. Start with cursor 0.
+    the newest entries, and its cursor is always 0. A value of a module's type is one element: its dump. Start with
+    cursor 0.
     """
     cursor = to_cursor(argv[2])
     count, size = _options(argv)
@@ -79,7 +81,10 @@ def peek(session: Session, argv: Argv) -> Reply:
     if isinstance(value, bytes | bytearray | int):
         text = b"%d" % value if isinstance(value, int) else value
         return [b"0", [[None, bytes(text[:size]), len(text)]]]
-    raise WrongType
+    if isinstance(value, Stream):
+        raise WrongType
+    data: bytes = value.dump()  # a type of a module, of which nothing else is known
+    return [b"0", [[None, *_cut(data, cut)]]]
 
 
 def _options(argv: Argv) -> tuple[int, int]:
