@@ -272,7 +272,7 @@ class Streams:
         except MissingHistory as error:
             self._tell_lost(messages, key, "is not compacted", error)
         if rewritten:
-            self._changed_for_nobody(database, key)
+            self._changed_without_waking(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
 
     def group_changed(
@@ -295,10 +295,10 @@ class Streams:
         if change.removed:
             database.changed(key)
         else:
-            self._changed_for_nobody(database, key)  # a delivery leaves less; only what is dropped makes room
+            self._changed_without_waking(database, key)  # a delivery leaves less; only what is dropped makes room
         return effects
 
-    def _changed_for_nobody(self, database: Database, key: bytes) -> None:
+    def _changed_without_waking(self, database: Database, key: bytes) -> None:
         """A change that gives waiting members nothing: they are not run again for it."""
         ready = self._engine.keyspace.ready
         before = len(ready)
