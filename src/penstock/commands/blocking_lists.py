@@ -6,7 +6,9 @@ key changes. The log gets the command that does the same without waiting.
 
 from __future__ import annotations
 
-from penstock.commands.lists import MultiPop, is_left, move, pop_many
+from penstock.commands.list_popping import pop_from_first_list, pop_many
+from penstock.commands.lists import is_left, move
+from penstock.commands.multi_pop import parse_multi_pop
 from penstock.engine.arguments import to_timeout
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.engine.session import Session
@@ -73,8 +75,8 @@ def _pop(session: Session, argv: Argv, left: bool) -> Reply:
 def blmpop(session: Session, argv: Argv) -> Reply:
     """Pop from the first of the lists that has elements, and answer its key and them; wait while there is none."""
     deadline = to_timeout(argv[1], session.engine.clock.now)
-    wanted = MultiPop.parse(argv[2:])
-    popped = wanted.take(session, session.candidates(wanted.names))
+    wanted = parse_multi_pop(argv[2:], b"LEFT", b"RIGHT")
+    popped = pop_from_first_list(session, session.candidates(wanted.names), wanted)
     return popped or session.block(wanted.names, deadline, NULL_ARRAY)
 
 

@@ -6,7 +6,8 @@ when a key changes. The log gets the ZPOPMIN or ZPOPMAX that does the same witho
 
 from __future__ import annotations
 
-from penstock.commands.sorted_sets import MultiPop, first_disordered, pop_from_first
+from penstock.commands.multi_pop import parse_multi_pop
+from penstock.commands.sorted_sets import first_disordered, pop_from_first, pop_wanted_members
 from penstock.engine.arguments import to_timeout
 from penstock.engine.concurrency.long_work import sort_first
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, keys
@@ -71,10 +72,10 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
 )
 def bzmpop(session: Session, argv: Argv) -> Reply:
     """Remove members as ZMPOP does; wait while all of the sorted sets are empty."""
-    wanted = MultiPop.parse(argv[2:])
+    wanted = parse_multi_pop(argv[2:], b"MIN", b"MAX")
     deadline = to_timeout(argv[1], session.engine.clock.now)
     candidates = session.candidates(wanted.names)
     if (disordered := first_disordered(session, candidates)) is not None:
         return sort_first(session, disordered, lambda: bzmpop(session, argv))
-    popped = wanted.take(session, candidates)
+    popped = pop_wanted_members(session, candidates, wanted)
     return popped or session.block(wanted.names, deadline, NULL_ARRAY)

@@ -1,30 +1,24 @@
-"""Lists: queues and stacks, ranges, searches and moves. Commands that wait are in blocking_lists.py.
+"""Lists: pushing, ranges, searches and moves. Popping is in list_popping.py; commands that wait in blocking_lists.py.
 
 A list's key exists exactly as long as the list has elements: a command that removes elements ends with `db.emptied`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import islice
-
-from penstock.engine.arguments import to_at_least, to_integer, to_positive
+from penstock.engine.arguments import to_at_least, to_integer
 from penstock.engine.concurrency.long_work import (
     LONG,
     is_long_removal,
     reply_aside,
     reply_in_steps,
-    reply_maker,
-    with_key,
 )
 from penstock.engine.concurrency.loop_steps import InSteps
-from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
 from penstock.freeing import LongList
-from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
-from penstock.protocol.resp import NULL_ARRAY, OK
+from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
+from penstock.protocol.resp import OK
 from penstock.types.kernels import Steps, finish
 from penstock.types.list import List
 
@@ -114,144 +108,7 @@ def rpushx(session: Session, argv: Argv) -> Reply:
     return rpush(session, argv) if session.db.find(argv[1], List) is not None else 0
 
 
-# -- popping ----------------------------------------------------------------------------------------------------
-
-
-def _want_one_count(argv: Argv) -> None:
-    if len(argv) > 3:
-        raise wrong_arity(argv[0].decode().lower())
-
-
-@command(
-    "LPOP",
-    arity=-2,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=TAKE,
-    group="list",
-    syntax="key [count]",
-    cost="O(N) with N elements answered",
-    arity_check=_want_one_count,
-)
-def lpop(session: Session, argv: Argv) -> Reply:
-    """Remove and answer the first element of the list at key, or with count an array of up to that many."""
-    items = session.db.get(argv[1])
-    if type(items) is List and len(argv) == 2:
-        item: bytes = items.popleft()
-        session.db.emptied(argv[1], items)
-        return item
-    return _pop_counted(session, argv, left=True)
-
-
-@command(
-    "RPOP",
-    arity=-2,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=TAKE,
-    group="list",
-    syntax="key [count]",
-    cost="O(N) with N elements answered",
-    arity_check=_want_one_count,
-)
-def rpop(session: Session, argv: Argv) -> Reply:
-    """Remove and answer the last element of the list at key, or with count an array of up to that many."""
-    items = session.db.get(argv[1])
-    if type(items) is List and len(argv) == 2:
-        item: bytes = items.pop()
-        session.db.emptied(argv[1], items)
-        return item
-    return _pop_counted(session, argv, left=False)
-
-
-def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
-    """LPOP and RPOP with a count, and without one where there is no list."""
-    _want_one_count(argv)
-    count = to_positive(argv[2]) if len(argv) == 3 else None
-    items = session.db.find(argv[1], List)
-    if items is None:
-        return None if count is None else NULL_ARRAY
-    count = min(count or 0, len(items))
-    if is_long_removal(count, len(items)):
-        return _pop_aside(session, argv[1], items, left, count)
-    return pop_many(session.db, argv[1], items, left, count)
-
-
-def _pop_aside(
-    session: Session,
-    name: bytes,
-    items: List,
-    left: bool,
-    count: int,
-    done: Callable[[Reply], Reply] = lambda made: made,
-) -> Reply:
-    """Remove so many elements from one end; the rest is copied and the reply encoded in steps.
-
-    `done` is called when they are removed, and gives the answer.
-    """
-    size, make_reply = len(items), reply_maker(session)
-
-    def compute() -> Steps[tuple[List, Reply]]:
-        reply = yield from make_reply(list, count, islice(items if left else reversed(items), count))
-        rest = yield from items.part(count, size) if left else items.part(0, size - count)
-        return rest, reply
-
-    def commit(made: tuple[List, Reply]) -> Reply:
-        session.db.replace_or_delete(name, made[0])
-        return done(made[1])
-
-    return session.aside(size, InSteps(compute), commit)
-
-
-def pop_many(db: Database, name: bytes, items: List, left: bool, count: int) -> list[bytes]:
-    """Remove up to `count` elements from one end, in the order in which they are popped."""
-    take = items.popleft if left else items.pop
-    popped = [take() for _ in range(min(count, len(items)))]
-    if popped:
-        db.emptied(name, items)
-    return popped
-
-
-@dataclass(frozen=True, slots=True)
-class MultiPop:
-    """The arguments of LMPOP and BLMPOP: numkeys key [key ...] LEFT | RIGHT [COUNT count]."""
-
-    names: list[bytes]
-    left: bool
-    count: int
-
-    @classmethod
-    def parse(cls, arguments: Argv) -> MultiPop:
-        numkeys = to_at_least(1, arguments[0], "numkeys should be greater than 0")
-        rest = arguments[numkeys + 1 :]
-        if not rest:
-            raise syntax_error()
-        left = is_left(rest[0])
-        count = 1
-        if len(rest) > 1:
-            if len(rest) < 3 or rest[1].upper() != b"COUNT":
-                raise syntax_error()
-            count = to_at_least(1, rest[2], "count should be greater than 0")
-            if len(rest) > 3:
-                raise syntax_error()
-        return cls(arguments[1 : numkeys + 1], left, count)
-
-    def take(self, session: Session, names: list[bytes]) -> Reply:
-        """Pop from the first of `names` that holds a list, and log it as LPOP or RPOP; None if none does."""
-        for name in names:
-            items = session.db.find(name, List)
-            if items is not None:
-                return self._take_from(session, name, items)
-        return None
-
-    def _take_from(self, session: Session, name: bytes, items: List) -> Reply:
-        count = min(self.count, len(items))
-
-        def done(popped: Reply) -> Reply:
-            session.log([b"LPOP" if self.left else b"RPOP", name, b"%d" % count])
-            return with_key(name, popped)
-
-        if is_long_removal(count, len(items)):
-            return _pop_aside(session, name, items, self.left, count, done)
-        return done(pop_many(session.db, name, items, self.left, count))
+# -- moving -----------------------------------------------------------------------------------------------------
 
 
 def is_left(word: bytes) -> bool:
@@ -260,24 +117,6 @@ def is_left(word: bytes) -> bool:
     if side not in (b"LEFT", b"RIGHT"):
         raise syntax_error()
     return side == b"LEFT"
-
-
-@command(
-    "LMPOP",
-    arity=-4,
-    flags=Flag.WRITE | Flag.MOVABLEKEYS,
-    keys=counted_keys(1, Access.UPDATE, Effect.DELETE),
-    group="list",
-    syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]",
-    cost="O(N + M) with N keys and M elements answered",
-)
-def lmpop(session: Session, argv: Argv) -> Reply:
-    """Pop from the first of the lists that has elements; answer its key and what was popped, or null."""
-    wanted = MultiPop.parse(argv[1:])
-    return wanted.take(session, wanted.names) or NULL_ARRAY
-
-
-# -- moving -----------------------------------------------------------------------------------------------------
 
 
 @command("LMOVE", arity=5, flags=GROWS, keys=MOVE, group="list", syntax="source destination LEFT | RIGHT LEFT | RIGHT")

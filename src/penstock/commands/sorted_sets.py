@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from penstock.commands.multi_pop import MultiPop, parse_multi_pop
 from penstock.commands.sorted_set_ranges import rows_in_steps
-from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
+from penstock.engine.arguments import INT64_MAX, to_double, to_positive, to_sample_count
 from penstock.engine.concurrency.long_work import (
     LONG,
     is_long_removal,
@@ -346,46 +346,26 @@ def zpopmax(session: Session, argv: Argv) -> Reply:
     return _pop(session, argv, highest=True)
 
 
-@dataclass(frozen=True, slots=True)
-class MultiPop:
-    """`numkeys key [key ...] MIN | MAX [COUNT count]`, of ZMPOP and BZMPOP."""
+def pop_wanted_members(session: Session, names: list[bytes], wanted: MultiPop) -> Reply:
+    """Pop as ZMPOP does from the first of `names` that exists; the answer, None if none does."""
+    for name in names:
+        zset = session.db.find(name, SortedSet)
+        if zset is not None and is_long_removal(min(wanted.count, len(zset)), len(zset)):
+            return _pop_logged_aside(session, name, zset, wanted)
+        if zset is not None:
+            break
+    popped = pop_from_first(session, names, wanted.count, highest=not wanted.first)
+    return popped and [popped[0], [[member, score] for score, member in popped[1]]]
 
-    names: list[bytes]
-    count: int
-    highest: bool
 
-    @classmethod
-    def parse(cls, arguments: Argv) -> MultiPop:
-        numkeys = to_at_least(1, arguments[0], "numkeys should be greater than 0")
-        where, *options = arguments[numkeys + 1 :] or [b""]
-        if where.upper() not in (b"MIN", b"MAX"):
-            raise syntax_error()
-        if options and (options[0].upper() != b"COUNT" or len(options) == 1):
-            raise syntax_error()
-        count = to_at_least(1, options[1], "count should be greater than 0") if options else 1
-        if len(options) > 2:
-            raise syntax_error()
-        return cls(arguments[1 : numkeys + 1], count, where.upper() == b"MAX")
+def _pop_logged_aside(session: Session, name: bytes, zset: SortedSet, wanted: MultiPop) -> Reply:
+    count = min(wanted.count, len(zset))
 
-    def take(self, session: Session, names: list[bytes]) -> Reply:
-        """The first of `names` that exists, and the [member, score] rows popped from it; None if none does."""
-        for name in names:
-            zset = session.db.find(name, SortedSet)
-            if zset is not None and is_long_removal(min(self.count, len(zset)), len(zset)):
-                return self._take_aside(session, name, zset)
-            if zset is not None:
-                break
-        popped = pop_from_first(session, names, self.count, self.highest)
-        return popped and [popped[0], [[member, score] for score, member in popped[1]]]
+    def done(popped: Reply) -> Reply:
+        session.log([b"ZPOPMIN" if wanted.first else b"ZPOPMAX", name, b"%d" % count])
+        return with_key(name, popped)
 
-    def _take_aside(self, session: Session, name: bytes, zset: SortedSet) -> Reply:
-        count = min(self.count, len(zset))
-
-        def done(popped: Reply) -> Reply:
-            session.log([b"ZPOPMAX" if self.highest else b"ZPOPMIN", name, b"%d" % count])
-            return with_key(name, popped)
-
-        return _pop_aside(session, name, zset, count, self.highest, list, list, done)
+    return _pop_aside(session, name, zset, count, not wanted.first, list, list, done)
 
 
 @command(
@@ -399,10 +379,10 @@ class MultiPop:
 )
 def zmpop(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""
-    wanted = MultiPop.parse(argv[1:])
+    wanted = parse_multi_pop(argv[1:], b"MIN", b"MAX")
     if (disordered := first_disordered(session, wanted.names)) is not None:
         return sort_first(session, disordered, lambda: zmpop(session, argv))
-    return wanted.take(session, wanted.names) or NULL_ARRAY
+    return pop_wanted_members(session, wanted.names, wanted) or NULL_ARRAY
 
 
 # -- looking around -------------------------------------------------------------------------------------------
