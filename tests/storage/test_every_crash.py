@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.timeout(1800)  # some hundred short lives, one after the other
-@pytest.mark.parametrize("life", ["log", "history"])
+@pytest.mark.parametrize("life", ["log", "history", "compaction"])
 def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path, life: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.support.storage.power_cut", str(tmp_path), life],

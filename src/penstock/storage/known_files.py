@@ -3,7 +3,7 @@
 A file is removed once nothing refers to it and the log entry that says so is durable; otherwise a power cut could
 bring back a stream whose file is gone. A deleted stream drops its files by itself: a file is known as long as a
 segment has its `StoredFile`. Compaction is logged as the nodes that it rewrote, so a replay of it reads the stream as
-it was: all files of the stream stay until the log has a base that was written afterwards. While the log is off, the
+it was: all files of the stream stay until the log has a base that was begun afterwards. While the log is off, the
 one on disk does not learn what is evicted, so it needs the files of its base until another log replaces it.
 
 Owned by the loop thread. Other threads may free the last reference to a StoredFile.
@@ -89,7 +89,9 @@ class KnownFiles:
 
     def keep_for_replay(self, segments: Iterable[Segment]) -> None:
         """The log has an effect whose replay reads these segments."""
-        self._for_replay.update(segment.file for segment in segments if segment.file is not None)
+        files = {segment.file for segment in segments if segment.file is not None}
+        self._for_replay |= files
+        self._before_base -= files  # the base that is being written was begun before this effect
 
     @property
     def has_for_replay(self) -> bool:

@@ -1,11 +1,11 @@
 """A disk of which a test knows what a power cut would leave: only what was synced, by the letter of the standard.
 
-    python -m tests.support.storage.power_cut FOLDER log|history
+    python -m tests.support.storage.power_cut FOLDER log|history|compaction
 
-runs `live`, a short life of the log with everything that changes files in it, or `live_with_history`, the same for the
-files of old messages of streams, again and again, each time in a process of its own that dies by kill -9 before its
-first, second, third ... call that changes or syncs a file. After each it loads what is there, as the kill left it and
-as a power cut at that instant would have, and says what is missing.
+runs `live`, a short life of the log with everything that changes files in it, `live_with_history`, the same for the
+files of old messages of streams, or `live_with_compaction`, again and again, each time in a process of its own that
+dies by kill -9 before its first, second, third ... call that changes or syncs a file. After each it loads what is
+there, as the kill left it and as a power cut at that instant would have, and says what is missing.
 
 The model: a name is on disk once its folder was synced, and bytes are once their file was; of what was not, nothing is.
 The events are noted in a file, because the child that writes a snapshot changes files too. Files are kept by their
@@ -279,7 +279,89 @@ def check_history(folder: Path, acknowledged: int) -> None:
     life.persistence.close()
 
 
-LIVES = {"log": (live, check), "history": (live_with_history, check_history)}
+def live_with_compaction(folder: Path, disk: Disk, acknowledge: Callable[[int], object]) -> None:
+    """A stream is compacted before, while and after the log is rewritten, so that each base and what follows it need
+    the same files in two ways.
+    """
+    life = Life(folder, sync=disk.sync_data, **HISTORY)
+    history = life.persistence.history
+    last = 0
+
+    def run(*words: bytes) -> None:
+        life.engine.execute(life.session, list(words))
+        life.loop.run()
+        writer = life.persistence.aof.writer
+        assert writer is not None
+        writer.drain()
+
+    def write(first_tag: int) -> None:
+        """A node of messages. Their tags follow each other, so that a second node with the same ones supersedes it."""
+        nonlocal last
+        last += NODE
+        tags = range(first_tag, first_tag + NODE)
+        run(b"TWRITE", b"s", b"ENTRIES", *[word for tag in tags for word in (b"%d" % tag, b"entry")])
+        acknowledge(last)
+
+    def work() -> None:
+        for _ in range(4):
+            life.engine.streams.tick()
+            life.loop.run()
+            history.tick()
+            while history._moving:
+                life.loop.run()
+                time.sleep(0.001)
+
+    def begin_rewrite() -> None:
+        life.persistence.start_rewrite()
+        while life.persistence._child.running is None:
+            life.persistence.tick()
+            life.loop.run()
+
+    for node in range(3):
+        write(node * NODE)
+    run(b"TRETAIN", b"s", b"COMPACT", b"yes")
+    work()
+    begin_rewrite()
+    life.wait_for_child()
+    write(NODE // 2)  # the second half of the first node, the first half of the second one
+    write(3 * NODE)
+    work()
+    begin_rewrite()
+    write(2 * NODE)
+    write(4 * NODE)
+    work()
+    life.wait_for_child()
+    work()
+    write(NODE // 4)
+    work()
+    patience = time.monotonic() + 60  # a thread removes what nothing needs
+    while {path.name for path in history.files.folder.iterdir()} - set(history.names()):
+        assert time.monotonic() < patience, "files were not removed"
+        time.sleep(0.001)
+    life.persistence.close()
+
+
+def check_compaction(folder: Path, acknowledged: int) -> None:
+    """Load it; of every tag the newest message is there, and can be read."""
+    life = Life(folder, **HISTORY)
+    stream = life.engine.keyspace[0].data.get(b"s")
+    assert isinstance(stream, Stream) or not acknowledged, "the stream is gone"
+    if isinstance(stream, Stream):
+        stream.check()
+        last = stream.messages.last
+        assert last >= acknowledged, f"{acknowledged} was acknowledged, {last} is the last"
+        first_tags = [0, NODE, 2 * NODE, NODE // 2, 3 * NODE, 2 * NODE, 4 * NODE, NODE // 4]
+        expected = {tag: at for at in range(1, last + 1) for tag in [first_tags[(at - 1) // NODE] + (at - 1) % NODE]}
+        found = {int(message.tag): message.offset for message in each(stream.messages, 1, 10**6)}
+        assert found == expected, "messages are missing"
+    life.persistence.close()
+
+
+LIVES = {
+    "log": (live, check),
+    "history": (live_with_history, check_history),
+    "compaction": (live_with_compaction, check_compaction),
+}
 
 
 def say(text: str) -> None:
