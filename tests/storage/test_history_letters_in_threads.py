@@ -104,6 +104,27 @@ def test_a_group_that_goes_while_a_thread_reads_holds_up_no_other(
     assert not disk.on_the_loop
 
 
+def test_letters_come_although_the_lease_that_was_read_for_is_acknowledged_meanwhile(
+    server: Server, disk: SlowReads, entries: list[bytes]
+) -> None:
+    disk.open.set()
+    with connected(server) as client:
+        fill(client, entries)
+        lease(client, "s", 950, 10, "dead")  # in the first node
+        client.execute_command("TGROUP", "SET", "s", "g", 980)
+        lease(client, "s", 0, 100, "dead")  # in the first two
+        disk.open.clear()
+        disk.threads.clear()
+        client.execute_command("TEXTEND", "s", "g", 1, "950-959")
+        until(lambda: disk.threads)
+        client.execute_command("TACK", "s", "g", "950-959")
+        client.execute_command("TEXTEND", "s", "g", 1, "980-1079")
+        disk.open.set()
+        until(lambda: client.exists("dead") and len(letters(client, "dead")) == 100)
+        assert letters(client, "dead") == [*range(980, 1080)]
+    assert not disk.on_the_loop
+
+
 def test_messages_of_a_lost_file_do_not_hold_up_the_others(
     tmp_path: Path, server: Server, entries: list[bytes]
 ) -> None:

@@ -64,6 +64,8 @@ class ColdLetters:
         unread = _unread(group, messages, now, found)
         if not unread:
             return found
+        if found:  # it was read for leases that are gone: a reading has all that the first lease needs
+            unread = _unread(group, messages, now, {})
         return None if self._read(messages, unread) else _EVERYTHING
 
     def used(self, messages: Messages) -> AbstractContextManager[None]:
