@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from tests.support.storage.slow_reads import SlowReads
 
 from penstock import Server
 from penstock.engine import cold_letters
+from penstock.types.stream.groups import Group
+from penstock.types.stream.messages import Messages, Place
 
 
 @pytest.fixture
@@ -123,6 +127,69 @@ def test_letters_come_although_the_lease_that_was_read_for_is_acknowledged_meanw
         until(lambda: client.exists("dead") and len(letters(client, "dead")) == 100)
         assert letters(client, "dead") == [*range(980, 1080)]
     assert not disk.on_the_loop
+
+
+def test_what_is_read_for_dead_letters_is_bounded_by_bytes(
+    server: Server, disk: SlowReads, entries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_letters, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(cold_letters, "MOST_BYTES", 1)
+    asked: Counter[Messages] = Counter()
+    ready_for = cold_letters.ColdLetters.ready_for
+
+    def counted(letters: cold_letters.ColdLetters, messages: Messages, group: Group, now: int) -> object:
+        asked[messages] += 1
+        return ready_for(letters, messages, group, now)
+
+    monkeypatch.setattr(cold_letters.ColdLetters, "ready_for", counted)
+    keys = ["a", "b", "c"]
+    disk.open.set()
+    with connected(server) as client:
+        fill(client, entries)
+        for key in keys:
+            client.copy("s", key)
+            for first in (1, 1001, 2001):
+                client.execute_command("TGROUP", "SET", key, "g", first)
+                lease(client, key, 0, 100, f"dead {key}")
+        disk.open.clear()
+        disk.threads.clear()
+        asked.clear()
+        expire(client, *keys)
+        until(lambda: len(asked) == len(keys) and min(asked.values()) > 2)
+        assert len(disk.threads) == 1, "one stream at a time has one node read"
+        disk.open.set()
+        for key in keys:
+            until(lambda key=key: client.exists(f"dead {key}") and len(letters(client, f"dead {key}")) == 300)
+    assert not disk.on_the_loop
+    assert len(disk.threads) == 9
+
+
+def test_what_was_read_for_dead_letters_that_are_not_needed_any_more_is_let_go_of(
+    server: Server, disk: SlowReads, entries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_letters, "UNUSED", 0.01)
+    readings: list[weakref.ref[cold_letters.Reading]] = []
+
+    class Known(cold_letters.Reading):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, places: list[Place], now: int) -> None:
+            super().__init__(places, now)
+            readings.append(weakref.ref(self))
+
+    monkeypatch.setattr(cold_letters, "Reading", Known)
+    disk.open.set()
+    with connected(server) as client:
+        fill(client, entries)
+        lease(client, "s", 1, 100, "dead")
+        disk.open.clear()
+        disk.threads.clear()
+        expire(client, "s")
+        until(lambda: disk.threads)
+        client.execute_command("TACK", "s", "g", "1-100")
+        disk.open.set()
+        until(lambda: not any(reading() for reading in readings))
+    assert readings
 
 
 def test_messages_of_a_lost_file_do_not_hold_up_the_others(
