@@ -13,11 +13,13 @@ from tests.support.replication.servers import Pair, Servers, caught_up, servers
 from tests.support.storage.history import SMALL, history
 from tests.support.waiting import wait_until
 
+from penstock.engine import cold_compaction
 from penstock.engine.dispatch import Engine
 from penstock.protocol.grammar import Argv
-from penstock.replication import follower
+from penstock.replication import compaction_ahead, follower
 from penstock.storage.segment_files import SegmentFiles
-from penstock.types.stream.segments import Segment
+from penstock.types.stream.messages import Place
+from penstock.types.stream.segments import Identity, Segment
 from penstock.types.stream.stream import Stream
 
 COUNT, TAGS = 12_000, 100
@@ -137,6 +139,26 @@ def test_a_replica_that_was_started_again_reads_all_of_the_stream_in_a_thread(
     write(leader.client, COUNT, 2000)
     caught_up(leader, replica)
     assert disk.threads and "penstock-server" not in disk.threads
+    check(replica)
+
+
+def test_what_a_replica_reads_ahead_is_bounded_by_bytes(world: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_compaction, "AHEAD_BYTES", 1)
+    counts: list[int] = []
+    fetch = compaction_ahead.fetch_what_is_there
+
+    def counted(places: list[Place]) -> dict[Identity, bytes | None]:
+        counts.append(len(places))
+        return fetch(places)
+
+    monkeypatch.setattr(compaction_ahead, "fetch_what_is_there", counted)
+    leader = world.start("leader", **SETTINGS)
+    replica = world.start("replica", leader, **SETTINGS)
+    fill(leader, replica)
+    compact(leader)
+    caught_up(leader, replica)
+    assert len(counts) > 6
+    assert max(counts) == 1
     check(replica)
 
 

@@ -82,12 +82,7 @@ class ColdCompaction:
         return self._engine.clock.lease_time() - self._since >= PATIENCE
 
     def _read(self, messages: Messages) -> bool:
-        chosen: list[Place] = []
-        room = AHEAD_BYTES
-        for segment, at in upcoming(messages, AHEAD):
-            if room > 0:
-                chosen.append((segment, at))
-                room -= segment.raws[at]
+        chosen = next_portion(messages)
         found: dict[Identity, bytes | None] = {}
 
         def over() -> None:
@@ -100,3 +95,14 @@ class ColdCompaction:
         )
         self._messages, self._payloads = weakref.ref(messages), {}
         return self._reading
+
+
+def next_portion(messages: Messages) -> list[Place]:
+    """The nodes in files that the next steps of compaction will read, as far as they are read ahead."""
+    chosen: list[Place] = []
+    room = AHEAD_BYTES
+    for segment, at in upcoming(messages, AHEAD):
+        if room > 0:
+            chosen.append((segment, at))
+            room -= segment.raws[at]
+    return chosen

@@ -2,9 +2,11 @@
 
 `TAPPLY key COMPACT node ...` has a replica index the tags of the nodes that it has not indexed yet, which after a start
 are all of them, and rewrite the nodes that its leader has rewritten. The feed waits for the thread, clients do not: the
-index is made some nodes at a time, between two commands of clients. Nothing but the feed changes the streams of a
-replica, so what was read is what the batch needs. What an earlier command of the same batch moved to a file is read in
-place. The batch may wait for the disk, or never come: streams get what was read at the moment when it is applied.
+index is made some nodes at a time, between two commands of clients. The nodes that a batch rewrites are read together,
+because it is applied in one step: they are those that its leader rewrote in a millisecond or two. Nothing but the feed
+changes the streams of a replica, so what was read is what the batch needs. What an earlier command of the same batch
+moved to a file is read in place. The batch may wait for the disk, or never come: streams get what was read at the
+moment when it is applied.
 
 Owned by the loop thread.
 """
@@ -15,17 +17,15 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from penstock.engine.cold_compaction import next_portion
 from penstock.engine.dispatch import Engine
 from penstock.engine.stream_history import fetch_what_is_there
 from penstock.protocol.grammar import Argv
-from penstock.types.stream.compaction import index_next, upcoming
+from penstock.types.stream.compaction import index_next
 from penstock.types.stream.messages import Messages, Place
 from penstock.types.stream.segments import MissingHistory
 from penstock.types.stream.stored_nodes import with_fetched
 from penstock.types.stream.stream import Stream
-
-AHEAD = 16
-"""Nodes that are read at a time."""
 
 Fetched = list[tuple[Place, bytes]]
 
@@ -72,7 +72,7 @@ def _is_in_file(messages: Messages, number: int) -> bool:
 async def _index(engine: Engine, messages: Messages) -> None:
     compactor = messages.compactor
     while compactor is not None and compactor.next < messages.active.number:
-        found = await _fetch(engine, upcoming(messages, AHEAD))
+        found = await _fetch(engine, next_portion(messages))
         for fetched in [[one] for one in found] or [[]]:
             with with_fetched(messages, fetched):
                 index_next(messages)
