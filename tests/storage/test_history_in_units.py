@@ -154,6 +154,23 @@ def test_others_go_on_while_a_script_inside_another_command_waits(
     assert not disk.on_the_loop
 
 
+@pytest.mark.parametrize("how", ["transaction", "once"])
+def test_others_go_on_while_a_group_read_by_a_script_inside_another_command_waits(
+    server: Server, disk: SlowReads, entries: list[bytes], how: str
+) -> None:
+    words = ("EVAL", "return redis.call('TREAD', KEYS[1], 4000, 5, 'GROUP', 'g')", 1, "s")
+    runs: dict[str, Run] = {
+        "transaction": lambda client: transaction(words)(client)[0],
+        "once": lambda client: client.execute_command("ONCE", "group client", 1, 1, *words),
+    }
+    waiting = begin(server, disk, runs[how])
+    with connected(server) as other:
+        assert other.execute_command("TGROUP", "LIST", "s") == [], "nothing of it has run"
+    disk.open.set()
+    assert entries_in(waiting.result()) == entries[3999:4004]
+    assert not disk.on_the_loop
+
+
 def test_a_rehearsal_of_a_script_has_no_effects(
     server: Server, disk: SlowReads, entries: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -301,10 +301,10 @@ class Scripting:
         engine, session, run = self._engine, self._session, self.running
         assert run is not None, "a command from no script"
         if run.rehearses:
+            self._look_ahead(run, command, argv)
             run.rehearsed = not _only_reads(command, argv)
             if run.rehearsed:
                 raise _StartsAgain
-            self._look_ahead(run, command, argv)
         if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
