@@ -14,7 +14,7 @@ from tests.support.storage.history import connected, files, fill, started, until
 from tests.support.storage.slow_reads import SlowReads
 
 from penstock import Server
-from penstock.engine import stream_history
+from penstock.engine import scripting, stream_history
 
 Run = Callable[[redis.Redis], Any]
 
@@ -206,6 +206,42 @@ def test_scripts_of_a_transaction_are_rehearsed_for_a_bounded_time(
         disk.threads.clear()
         transaction(("TREAD", "s", 4000, 1))(client)
         assert not disk.on_the_loop, "commands that say what they read take no time"
+
+
+SLOW = """
+    redis.call('KEYS', '*')
+    local found = {}
+    for at = 1, 5001, 1000 do found[#found + 1] = redis.call('TREAD', KEYS[1], at, 1)[1][3] end
+    return found
+"""
+
+
+def test_a_rehearsal_ends_before_the_next_command_when_its_time_is_over(
+    server: Server, disk: SlowReads, entries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.open.set()
+    monkeypatch.setattr(scripting, "REHEARSAL", 0.0)
+    with connected(server) as client:
+        assert transaction(("EVAL", SLOW, 1, "s"))(client) == [entries[0:5002:1000]]
+    assert set(disk.threads) == {"penstock-server"}, "it was rehearsed again for each file"
+
+
+@pytest.mark.parametrize("how", ["by itself", "transaction", "once"])
+def test_a_script_that_is_slow_before_it_reads_files_starts_again_for_a_bounded_time(
+    server: Server, disk: SlowReads, entries: list[bytes], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    runs: dict[str, Run] = {
+        "by itself": lambda client: client.eval(SLOW, 1, "s"),
+        "transaction": lambda client: transaction(("EVAL", SLOW, 1, "s"))(client)[0],
+        "once": lambda client: client.execute_command("ONCE", "slow client", 1, 1, "EVAL", SLOW, 1, "s"),
+    }
+    disk.open.set()
+    monkeypatch.setattr(stream_history, "MOST_SPENT", 0.0)
+    monkeypatch.setattr(scripting, "REHEARSAL", 1000.0)
+    monkeypatch.setattr(stream_history, "REHEARSALS", 1000.0)
+    with connected(server) as client:
+        assert runs[how](client) == entries[0:5002:1000]
+    assert disk.on_the_loop == len(disk.threads) - 1, "it waited once"
 
 
 def leased(client: redis.Redis) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from time import monotonic
 
 from penstock import __version__
 from penstock.engine.arguments import to_integer, to_positive
@@ -117,9 +118,10 @@ def once(session: Session, argv: Argv) -> Reply:
     if may_wait:
         _take_over(session, argv)
     if called.group == "scripting" and may_fetch_first(session, argv):
+        began = monotonic()
         places = read_from_files(session, argv, [session.current])
         if places:
-            return fetch_first(session, argv, places)
+            return fetch_first(session, argv, places, began)
 
     def keep(run: Callable[[], Reply]) -> Reply:
         return _keep(session, argv, client, called, number, floor, run)

@@ -164,7 +164,7 @@ class Scripting:
             if run.busy or lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if run.unread:
-            return fetch_first(caller, argv, run.unread)
+            return fetch_first(caller, argv, run.unread, run.started)
         if not in_transaction:
             caller.fetched = None
         if not ok:
@@ -301,10 +301,7 @@ class Scripting:
         engine, session, run = self._engine, self._session, self.running
         assert run is not None, "a command from no script"
         if run.rehearses:
-            self._look_ahead(run, command, argv)
-            run.rehearsed = not _only_reads(command, argv)
-            if run.rehearsed:
-                raise _StartsAgain
+            self._rehearse_call(run, command, argv)
         if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
@@ -324,6 +321,15 @@ class Scripting:
             run.may_start_again = _only_reads(command, argv)
         run.wrote = run.wrote or writes
         return command
+
+    def _rehearse_call(self, run: Run, command: Command, argv: Argv) -> None:
+        """End the rehearsal if it has taken its time, has found what the script reads, or comes to a change."""
+        run.rehearsed = time.monotonic() - run.started >= REHEARSAL
+        if not run.rehearsed:
+            self._look_ahead(run, command, argv)
+            run.rehearsed = not _only_reads(command, argv)
+        if run.rehearsed:
+            raise _StartsAgain
 
     def _look_ahead(self, run: Run, command: Command, argv: Argv) -> None:
         """End the script before a command that would read files: a thread reads them, and the script starts again.

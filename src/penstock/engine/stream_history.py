@@ -5,8 +5,8 @@ script cannot wait in its middle. So EXEC asks the declarations of its commands 
 script that has changed nothing yet stops at its first read of a file. Scripts inside a transaction or ONCE are
 rehearsed before it begins, up to the first read of a file or the first write. Then a thread fetches, and EXEC, ONCE or
 the script is run from the start, gates included, with what was fetched (`Prefetched`). The streams may have changed by
-then, so it may have to wait again, ROUNDS times at most and for MOST bytes at most. What was not foreseen is fetched in
-place.
+then, so it may have to wait again, ROUNDS times at most, for MOST bytes at most, and until MOST_SPENT is used up by
+what it does before it waits. What was not foreseen is fetched in place.
 
 What was fetched is known by its file and its place there: a stream that was deleted, copied or evicted in between finds
 what is still its own, and nothing else.
@@ -39,6 +39,8 @@ ROUNDS = 8
 """How often an EXEC or a script waits for what it will read, before it reads the rest in place."""
 REHEARSALS = 0.02
 """Seconds for all scripts of an EXEC that are rehearsed, each time; what the others read is read in place."""
+MOST_SPENT = 0.05
+"""Seconds that an EXEC or a script may take up to its reads of files, all times together; then it reads in place."""
 _ALWAYS = 1 << 62
 """More work than any threshold, so that a thread does it."""
 
@@ -59,13 +61,19 @@ class Foreseen(NamedTuple):
 class Prefetched:
     """What was fetched for a command that runs others, until it has run. None for what is lost."""
 
-    __slots__ = ("argv", "payloads", "room", "rounds")
+    __slots__ = ("argv", "payloads", "room", "rounds", "spent")
 
     def __init__(self, argv: Argv) -> None:
         self.argv = argv
         self.payloads: dict[Identity, bytes | None] = {}
         self.room = MOST
         self.rounds = 0
+        self.spent = 0.0  # seconds that it ran until it had to wait, of the loop
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command may not wait once more."""
+        return self.rounds >= ROUNDS or self.room <= 0 or self.spent >= MOST_SPENT
 
     def has(self, place: Place) -> bool:
         return _identity(place) in self.payloads
@@ -140,7 +148,7 @@ def may_fetch_first(session: Session, argv: Argv) -> bool:
         and session.current is not None
         and session.current[1] is argv  # else it is inside another one, which knows nothing of this
         and not session.engine.in_unit
-        and (known is None or known.argv is not argv or (known.rounds < ROUNDS and known.room > 0))
+        and (known is None or known.argv is not argv or not known.is_over)
     )
 
 
@@ -177,12 +185,16 @@ def _places(session: Session, database: Database, command: Command, argv: Argv, 
     return []
 
 
-def fetch_first(session: Session, argv: Argv, places: list[Place]) -> Reply:
-    """Have a thread fetch these, and then run the current command from the start."""
+def fetch_first(session: Session, argv: Argv, places: list[Place], began: float) -> Reply:
+    """Have a thread fetch these, and then run the current command from the start.
+
+    `began` says when it found out what it needs, by `monotonic`.
+    """
     fetched = session.fetched
     if fetched is None or fetched.argv is not argv:
         fetched = session.fetched = Prefetched(argv)
     fetched.rounds += 1
+    fetched.spent += monotonic() - began
     fetched.room -= sum(segment.raws[at] for segment, at in places)
 
     def keep(found: dict[Identity, bytes | None]) -> None:

@@ -12,6 +12,7 @@ looks unchanged.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv, Command, Reply
@@ -101,9 +102,10 @@ def run(session: Session, argv: Argv) -> Reply:
         engine.lazy.run_for(database, key)
     broken = session.watch_broken or any(database.is_expired(key) for database, key in session.watching)
     if not (transaction.aborted or broken) and may_fetch_first(session, argv):
+        began = monotonic()
         places = read_from_files(session, argv, transaction.queue)
         if places:
-            return fetch_first(session, argv, places)
+            return fetch_first(session, argv, places, began)
     discard(session)
     try:
         refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}
