@@ -349,6 +349,33 @@ def test_a_script_waits_a_bounded_number_of_times(server: Server, disk: SlowRead
     assert len(disk.threads) - disk.on_the_loop <= 8
 
 
+@pytest.mark.parametrize("how", ["by itself", "once", "transaction"])
+def test_what_was_read_for_a_script_is_let_go_of_if_it_fails_before_it_runs_again(
+    server: Server, disk: SlowReads, how: str
+) -> None:
+    with connected(server) as other:
+        sha = other.script_load(READ)
+        words = ("EVALSHA", sha, 1, "s", 4000, 10)
+        kept: list[bool] = []
+
+        def run(client: redis.Redis) -> Any:
+            try:
+                if how == "transaction":
+                    return transaction(words)(client)[0]
+                return client.execute_command(*(("ONCE", "failing client", 1, 1) if how == "once" else ()), *words)
+            except redis.ResponseError as error:
+                return error
+            finally:
+                sessions = server.call(lambda app: [*app.engine.sessions.values()])
+                kept.extend(session.fetched is not None for session in sessions)
+
+        waiting = begin(server, disk, run)
+        other.script_flush()
+        disk.open.set()
+        assert isinstance(waiting.result(), redis.exceptions.NoScriptError)
+        assert kept and not any(kept)
+
+
 def test_a_watched_key_that_changes_meanwhile_stops_the_transaction(server: Server, disk: SlowReads) -> None:
     waiting = begin(server, disk, transaction(("SET", "a", "1"), ("TREAD", "s", 1, 10), watch="w"))
     with connected(server) as other:

@@ -249,6 +249,8 @@ class Connection(Replies):
         self.running = True
         self.ran, self.dirty = 1, self.engine.keyspace.dirty
         go_on = self.execute(argv)
+        if self.session.waiter is None:
+            self.session.fetched = None  # it has ended, perhaps before it used what a thread has read for it
         if self.out:
             self.flush()  # `run` has commands of its own
         self.dirty = -1
