@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,44 @@ def test_a_rehearsal_of_a_script_has_no_effects(
         got = [subscriber.get_message(timeout=60)["data"] for _ in range(2)]
         assert got == [b"x", b"the next"]
     assert [each.getMessage() for each in caplog.records if each.name == "penstock.script"] == ["write", "loop", "read"]
+
+
+def test_a_rehearsal_is_not_counted_and_not_shown(server: Server, disk: SlowReads, entries: list[bytes]) -> None:
+    disk.open.set()
+    with connected(server) as client, connected(server) as other, client.monitor() as monitor:
+        before = calls(other)
+        assert transaction(("EVAL", READ_TWICE, 1, "s"))(other)[0][:2] == [entries[0], entries[2999]]
+        after = calls(other)
+        other.echo("the end")
+        shown = []
+        while "ECHO" not in (line := monitor.next_command()["command"].upper()):
+            shown.append(line.split()[0])
+        assert shown.count("GET") == shown.count("INCR") == 1
+        assert shown.count("TREAD") == 2
+    assert disk.threads, "there were rehearsals"
+    assert (after["get"] - before["get"], after["tread"] - before["tread"]) == (1, 2)
+
+
+def calls(client: redis.Redis) -> Counter[str]:
+    found = client.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): each["calls"] for name, each in found.items()})
+
+
+def test_files_of_a_key_that_a_script_may_not_read_are_not_read(
+    server: Server, disk: SlowReads, entries: list[bytes]
+) -> None:
+    disk.open.set()
+    script = "return redis.pcall('TREAD', 'whole', 3000, 1)"
+    with connected(server) as client:
+        client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~s", "+@all")
+        client.execute_command("ACL", "LOG", "RESET")
+        client.execute_command("AUTH", "reader", "x")
+        (refused,) = transaction(("EVAL", script, 1, "s"))(client)
+        assert isinstance(refused, redis.ResponseError)
+    with connected(server) as client:
+        assert sum(entry["count"] for entry in client.acl_log()) == 1
+        client.execute_command("ACL", "DELUSER", "reader")
+    assert not disk.threads
 
 
 def test_scripts_of_a_transaction_are_rehearsed_for_a_bounded_time(

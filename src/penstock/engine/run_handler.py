@@ -9,6 +9,7 @@ What follows depends on the caller, which says it with one of the constants belo
 | QUEUED  | a LAZY command, when it runs                                 | yes     | no       | no     | no      |
 | INNER   | the command inside ONCE or TAPPLY                            | no      | no       | no     | yes     |
 | REPLAY  | a command that is read from the log                          | no      | no       | no     | yes     |
+| TRIAL   | a read of a script that is rehearsed                         | no      | no       | no     | none    |
 
 - counted: INFO commandstats, keyspace hits and misses, the slow log and the latency monitor.
 - answered: a client gets the reply, so total_commands_processed, errorstats and MONITOR know of it.
@@ -71,6 +72,8 @@ AGAIN = replace(CLIENT, calls=0)
 QUEUED = Caller(counted=True, answered=False, logged=False, changes=False)
 INNER = Caller(counted=False, answered=False, logged=False, bare=True)
 REPLAY = Caller(counted=False, answered=False, logged=False, bare=True)
+
+TRIAL = Caller(counted=False, answered=False, logged=False)
 
 
 def handler_for(command: Command, caller: Caller) -> Handler:

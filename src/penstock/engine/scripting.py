@@ -28,6 +28,7 @@ from lupa import lua51
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
 from penstock.engine.lua import interpreter
+from penstock.engine.run_handler import CLIENT, TRIAL
 from penstock.engine.script_calls import as_argument, direct_call, internal_error
 from penstock.engine.session import Session
 from penstock.engine.stream_history import Foreseen, fetch_first, may_fetch_first, read_from_files
@@ -45,6 +46,8 @@ logger = logging.getLogger("penstock.script")
 
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
+REHEARSED = "rehearsed script"
+"""Why all commands of a rehearsal take the long way."""
 REHEARSAL = 0.005
 """Seconds after which a rehearsal ends, at the next look at the clock."""
 POLL_INTERVAL = 0.01
@@ -176,8 +179,8 @@ class Scripting:
     ) -> Foreseen:
         """Which nodes in files a script will read first: run it until it comes upon some, or does more than read.
 
-        For scripts inside a transaction or ONCE, which cannot start again by themselves. Nothing of it happens, and it
-        takes REHEARSAL at most. The keys may change before it runs: then it reads in place.
+        For scripts inside a transaction or ONCE, which cannot start again by themselves. Nothing of it happens, is
+        counted or shown, and it takes REHEARSAL at most. The keys may change before it runs: then it reads in place.
         """
         engine, lua, session = self._engine, self.lua, self._session
         session.user, session.db = caller.user, database
@@ -186,11 +189,13 @@ class Scripting:
         outer = caller.fetched.argv if caller.fetched is not None else argv
         self.running = run = Run(caller, outer, script, read_only=True)
         run.rehearses = True
+        engine.require_gates(REHEARSED, True)  # the short way of commands (script_calls.py) counts them
         try:
             with engine.unit(), suppress(lua51.LuaError):
                 lua.run(script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol)
         finally:
             self.running = session.fetched = None
+            engine.require_gates(REHEARSED, False)
             lua.limit_memory(False)
             if lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:
                 lua.collect()
@@ -284,14 +289,17 @@ class Scripting:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [as_argument(argument) for argument in arguments]
-        if self.running is not None and (self.running.unread or self.running.rehearsed):
+        run = self.running
+        if run is not None and (run.unread or run.rehearsed):
             raise _StartsAgain
+        is_trial = run is not None and run.rehearses
         try:
             command = self._admitted(argv, protocol)
         except ReplyError as error:
-            self._engine.count_rejected(argv, error)
+            if not is_trial:
+                self._engine.count_rejected(argv, error)
             raise
-        return self._engine.call(self._session, command, argv)
+        return self._engine.call(self._session, command, argv, caller=TRIAL if is_trial else CLIENT)
 
     def _admitted(self, argv: Argv, protocol: int) -> Command:
         """The command, if the script may run it now."""
@@ -323,8 +331,12 @@ class Scripting:
         return command
 
     def _rehearse_call(self, run: Run, command: Command, argv: Argv) -> None:
-        """End the rehearsal if it has taken its time, has found what the script reads, or comes to a change."""
-        run.rehearsed = time.monotonic() - run.started >= REHEARSAL
+        """End the rehearsal if it has taken its time, has found what the script reads, or comes to a change or to what
+        its user may not do.
+        """
+        user = self._session.user
+        is_refused = not user.unrestricted and user.refusal(command, argv) is not None
+        run.rehearsed = is_refused or time.monotonic() - run.started >= REHEARSAL
         if not run.rehearsed:
             self._look_ahead(run, command, argv)
             run.rehearsed = not _only_reads(command, argv)
