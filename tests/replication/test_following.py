@@ -213,6 +213,19 @@ def test_replicas_of_replicas(world: Servers, leader: Pair) -> None:
     assert middle.client.info("stats")["sync_full"] == 1, "the new feed continues the old one"
 
 
+def test_a_replica_says_how_much_memory_streams_hold_after_their_messages_went_to_files(world: Servers) -> None:
+    settings = {"stream_memory": 200_000, "stream_hot_nodes": 1, "stream_compression_rest": 0}
+    leader = world.start("leader", **settings)
+    replica = world.start("replica", leader, **settings)
+    for at in range(0, 20_000, 1000):
+        words = [word for n in range(at, at + 1000) for word in (b"", b"%d " % n * 10)]
+        leader.client.execute_command("TWRITE", "t", "ENTRIES", *words)
+    wait_until(lambda: leader.client.info("persistence")["stream_memory_held"] <= 200_000)
+    caught_up(leader, replica)
+    wait_until(lambda: replica.client.info("persistence")["stream_memory_held"] <= 250_000)
+    assert replica.client.info("persistence")["history_files"] > 0
+
+
 def test_history_is_copied_file_by_file(world: Servers) -> None:
     settings = {"stream_memory": 200_000, "stream_hot_nodes": 1, "stream_compression_rest": 0}
     leader = world.start("leader", **settings)

@@ -389,6 +389,8 @@ class History:
 
     def info(self) -> dict[str, int | str]:
         """Fields of INFO persistence."""
+        if not self._moves or not self.limit:
+            self._measure()  # nothing else does: a replica lets go of nodes when its leader does
         return {
             "history_enabled": int(self.active and self.limit > 0),
             "history_files": len(self.known.names()),
