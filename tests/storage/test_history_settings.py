@@ -37,6 +37,17 @@ def test_save_rules_that_come_later_begin_history(tmp_path: Path, entries: list[
         assert all_of(client) == entries
 
 
+def test_a_server_that_is_told_to_keep_nothing_any_more_goes_on_with_history(
+    tmp_path: Path, entries: list[bytes]
+) -> None:
+    with started(tmp_path, save="") as server, connected(server) as client:
+        client.config_set("appendonly", "no")
+        assert is_enabled(client)
+        fill(client, entries)
+        assert history(client)["length"] > 0
+        assert all_of(client) == entries
+
+
 def test_save_rules_for_a_folder_that_another_server_uses_are_refused(tmp_path: Path, entries: list[bytes]) -> None:
     with started(tmp_path, **KEEPS_NOTHING) as server, started(tmp_path) as first:
         with connected(first) as client:
