@@ -18,8 +18,8 @@ from penstock.engine.dispatch import Engine
 from penstock.protocol.grammar import Argv
 from penstock.replication import compaction_ahead, follower
 from penstock.storage.segment_files import SegmentFiles
-from penstock.types.stream.messages import Place
-from penstock.types.stream.segments import Identity, Segment
+from penstock.types.stream.messages import Messages, Place
+from penstock.types.stream.segments import Segment
 from penstock.types.stream.stream import Stream
 
 COUNT, TAGS = 12_000, 100
@@ -145,13 +145,14 @@ def test_a_replica_that_was_started_again_reads_all_of_the_stream_in_a_thread(
 def test_what_a_replica_reads_ahead_is_bounded_by_bytes(world: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_compaction, "AHEAD_BYTES", 1)
     counts: list[int] = []
-    fetch = compaction_ahead.fetch_what_is_there
+    choose = compaction_ahead.next_portion
 
-    def counted(places: list[Place]) -> dict[Identity, bytes | None]:
+    def counted(messages: Messages) -> list[Place]:
+        places = choose(messages)
         counts.append(len(places))
-        return fetch(places)
+        return places
 
-    monkeypatch.setattr(compaction_ahead, "fetch_what_is_there", counted)
+    monkeypatch.setattr(compaction_ahead, "next_portion", counted)
     leader = world.start("leader", **SETTINGS)
     replica = world.start("replica", leader, **SETTINGS)
     fill(leader, replica)
