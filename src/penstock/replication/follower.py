@@ -226,8 +226,11 @@ class Follower:
             of="replication",
         )
         self.copied, self.to_copy = 0, offer.size
-        self._persistence.history.known.pin(self, [name for name, _ in offer.files])
+        history, names = self._persistence.history, [name for name, _ in offer.files]
+        history.known.pin(self, names)
         try:
+            while history.known.is_removing(names):  # since before they were wanted
+                await asyncio.sleep(0.001)
             base = await copy_base(leader, offer, self._aof.folder, len(self._engine.keyspace), self._copies)
             for name, size in offer.files:
                 await copy_history(leader, name, size, self._folder)
@@ -236,7 +239,7 @@ class Follower:
                 self._membership.copies()
             await asyncio.shield(self._persistence.replace_by(base, offer.start, offer.lineage))
         finally:
-            self._persistence.history.known.unpin(self)
+            history.known.unpin(self)
             self.to_copy = 0
         self._replay = Replay(self._engine)
         self._on_copied()

@@ -153,8 +153,8 @@ class History:
             raise HistoryLost(str(error)) from error
 
     def is_there(self, segment: Segment) -> bool:
-        """Whether its file exists, as far as a look at the folder tells."""
-        return self.files.missing(segment) is None
+        """Whether its file exists, as far as a look at the folder tells, and will not be removed."""
+        return not self.known.is_removing([segment.name]) and self.files.missing(segment) is None
 
     @property
     def _taken(self) -> int:
@@ -384,6 +384,8 @@ class History:
             self.files.remove(name)
         except OSError as error:
             logger.warning("the file %s of history is not needed, and cannot be removed: %s", name, error.strerror)
+        finally:
+            self.known.removed(name)
 
     # -- INFO -------------------------------------------------------------------------------------------------
 

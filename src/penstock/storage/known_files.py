@@ -27,6 +27,7 @@ class KnownFiles:
         self._sizes: dict[str, int] = {}
         self._let_go: deque[str] = deque()  # names whose StoredFile is gone
         self._unneeded: dict[str, int] = {}  # names, and how often the log was synced when they came here
+        self._removing: set[str] = set()  # names that a thread was told to remove; it takes them out itself
         self._for_replay: set[StoredFile] = set()  # that a replay of the log reads
         self._before_base: frozenset[StoredFile] = frozenset()  # those that it no longer reads with the next base
         self.in_snapshot: frozenset[str] = frozenset()
@@ -118,7 +119,7 @@ class KnownFiles:
             self._unneeded.setdefault(name, 0)
 
     def take_removable(self, writer: LogWriter | None, log_is_listed: bool) -> list[str]:
-        """The files that can be removed now; the caller removes them.
+        """The files that can be removed now; the caller removes them, and says `removed` of each.
 
         `log_is_listed` says that what is written now goes to the log that a restart would read.
         """
@@ -137,4 +138,13 @@ class KnownFiles:
                 del self._unneeded[name]
                 self._sizes.pop(name, None)
                 removable.append(name)
+        self._removing.update(removable)
         return removable
+
+    def removed(self, name: str) -> None:
+        """A removable file is gone, or cannot be removed; said by any thread."""
+        self._removing.discard(name)
+
+    def is_removing(self, names: Iterable[str]) -> bool:
+        """Whether one of these files is about to be removed, although it may exist."""
+        return not self._removing.isdisjoint(names)
