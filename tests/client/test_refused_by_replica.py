@@ -307,3 +307,16 @@ def test_a_command_that_a_server_does_not_answer_is_not_sent_there_again() -> No
 )
 def test_which_errors_say_that_a_command_did_not_run(line: str, reached: State | None) -> None:
     assert verdict(line) is reached
+
+
+@LEVELS
+@pytest.mark.parametrize("command", [("WAIT", 1, 0), ("WAITAOF", 1, 1, 0)])
+def test_a_wait_for_replicas_is_not_asked_of_another_server(level: Delivery, command: tuple[object, ...]) -> None:
+    world = up(level)
+    batch = world.submit(single(*command))
+    world.write()
+    world.serve()
+    world.downstream = b"-UNBLOCKED force unblock from blocking operation, instance state changed\r\n"
+    world.read()
+    world.run_until_idle()
+    assert "UNBLOCKED" in str(batch.results[0]) and len(world.server.log) == 1

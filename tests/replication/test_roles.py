@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.support.replication.servers import Servers, caught_up, is_up, servers
+from tests.support.replication.servers import Pair, Servers, caught_up, is_up, servers
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
@@ -117,28 +117,65 @@ def test_a_leader_hands_over_by_force_to_a_replica_that_lacks_something(tmp_path
     assert list((world.folder("one") / "appendonlydir").glob("*.diverged")), "it is put aside"
 
 
-def test_clients_that_wait_to_write_are_told_when_their_server_follows(world: Servers) -> None:
-    one, other = world.start("one"), world.start("other")
-    errors: list[str] = []
+def blocked(one: Pair, *commands: tuple[object, ...]) -> tuple[list[threading.Thread], list[str]]:
+    """Clients that wait in these commands, and what they are answered."""
+    answers: list[str] = []
 
     def wait_for(*argv: object) -> None:
         with redis.Redis(port=one.server.port) as client:
             try:
-                client.execute_command(*argv)
+                answers.append(str(client.execute_command(*argv)))
             except redis.ResponseError as error:
-                errors.append(str(error))
+                answers.append(str(error))
 
-    waiting = [
-        threading.Thread(target=wait_for, args=argv)
-        for argv in [("BLPOP", "l", 0), ("TREAD", "t", 0, 1, "GROUP", "g", "BLOCK", 0)]
-    ]
+    waiting = [threading.Thread(target=wait_for, args=argv) for argv in commands]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: one.client.info("clients")["blocked_clients"] == 2)
+    wait_until(lambda: one.client.info("clients")["blocked_clients"] == len(commands))
+    return waiting, answers
+
+
+def test_clients_that_wait_are_told_when_their_server_follows(world: Servers) -> None:
+    one, other = world.start("one"), world.start("other")
+    commands: list[tuple[object, ...]] = [
+        ("BLPOP", "l", 0),
+        ("TREAD", "t", 0, 1, "GROUP", "g", "BLOCK", 0),
+        ("TREAD", "read", 1, 1, "BLOCK", 0),
+        ("XREAD", "BLOCK", 0, "STREAMS", "x", "$"),
+        ("WAIT", 5, 0),
+        ("WAITAOF", 1, 5, 0),
+    ]
+    waiting, answers = blocked(one, *commands)
     one.follow(other)
     for thread in waiting:
         thread.join()
-    assert len(errors) == 2 and all(error.startswith("UNBLOCKED") for error in errors)
+    assert len(answers) == len(commands) and all(answer.startswith("UNBLOCKED") for answer in answers), answers
+    assert one.client.info("clients")["blocked_clients"] == 0
+
+
+def test_a_command_that_a_pause_holds_back_runs_when_it_ends_though_its_server_follows_by_then(world: Servers) -> None:
+    one, other = world.start("one"), world.start("other")
+    one.client.execute_command("CLIENT", "PAUSE", 100_000, "WRITE")
+    waiting, answers = blocked(one, ("SET", "k", 1))
+    one.follow(other)
+    assert one.client.info("clients")["blocked_clients"] == 1 and not answers
+    one.client.execute_command("CLIENT", "UNPAUSE")
+    waiting[0].join()
+    assert "read only replica" in answers[0]
+
+
+def test_wait_confirms_no_write_that_is_gone_with_a_change_of_roles(world: Servers) -> None:
+    one, other = world.start("one"), world.start("other")
+    one.client.set("lost", 1)
+    waiting, answers = blocked(one, ("WAIT", 1, 0), ("WAITAOF", 0, 1, 0))
+    other.client.set("pad", b"x" * 100_000)  # so that offsets say more than those of the write
+    one.follow(other)
+    last = world.start("last", one)
+    caught_up(other, one, last)
+    for thread in waiting:
+        thread.join()
+    assert one.client.get("lost") is None is last.client.get("lost")
+    assert all(answer.startswith("UNBLOCKED") for answer in answers), answers
 
 
 def test_failover_says_why_it_is_not_possible(world: Servers) -> None:

@@ -159,6 +159,18 @@ class Blocking:
             self.answer(waiter, waiter.timeout_reply)
         return True
 
+    def unblock_all(self, why: str) -> None:
+        """End the wait of all clients with UNBLOCKED, as Redis does when a leader becomes a replica.
+
+        Those whose command was postponed go on waiting: it is run from the start, and the gates decide.
+        """
+        for session in list(self._engine.sessions.values()):
+            waiter = session.waiter
+            if waiter is not None and session.postponed is not waiter.argv:
+                error = Unblocked(why)
+                self._engine.stats.count_error(error)
+                self.answer(waiter, error)
+
     def before_reload(self) -> list[tuple[Database, bytes, Wish]]:
         """The wishes that `after_reload` informs that the value at a key is the same one."""
         waiters = [session.waiter for session in self._engine.sessions.values() if session.waiter is not None]

@@ -100,12 +100,7 @@ class Roles:
             raise ReplyError(f"the log cannot be written to its end: {error}") from None
         self._set_following(True)
         self._replicas.opened()  # whether replies wait for replicas depends on the role
-        for session in list(engine.sessions.values()):
-            waiter = session.waiter
-            if waiter is not None and waiter.keys and waiter.command.may_write(waiter.argv):
-                demoted = Unblocked(DEMOTED)
-                engine.stats.count_error(demoted)
-                engine.blocking.answer(waiter, demoted)
+        engine.blocking.unblock_all(DEMOTED)  # WAIT too: what it asks about may be nowhere when it could be answered
 
     def _set_following(self, on: bool) -> None:
         engine = self._engine

@@ -2,8 +2,9 @@
 
 READONLY, MASTERDOWN, NOREPLICAS and the UNBLOCKED of a demotion say that a command did not run. So a client that can
 look for the leader (`ServerContact.finds_leader`) sends it again at every level, until its time is up. Its caller gets
-no error. One NOREPLICAS is different: the change was made, and may be lost. That counts as a lost connection: the
-command has no reply, and its level says what that means.
+no error. WAIT and WAITAOF are different: they ask about writes to that server, so their callers get the error. One
+NOREPLICAS is different too: the change was made, and may be lost. That counts as a lost connection: the command has no
+reply, and its level says what that means.
 
 The connection is left. Nothing more is written on it, what was written is answered, and what the server did not run
 goes back to the head of the queue, in order. Reads behind it in the same pipeline are asked again, so that they see it.
@@ -23,6 +24,7 @@ from typing import Any
 
 from penstock.client.delivery import State
 from penstock.client.engine.batch import Batch
+from penstock.client.engine.command_kinds import Kind, kind_of
 from penstock.client.engine.encoding import pack, pack_many
 from penstock.client.engine.once_numbers import OnceNumbers
 from penstock.client.engine.write_commands import only_reads
@@ -46,6 +48,14 @@ def verdict(line: str) -> State | None:
     if code in _CODES:
         return State.WRITTEN if text.startswith(_MADE) else State.QUEUED
     return State.QUEUED if code == "UNBLOCKED" and _DEMOTED in text else None
+
+
+def asks_about_one_server(batch: Batch) -> bool:
+    """Whether the command that is answered next is WAIT or WAITAOF: what another server answers would say nothing about
+    the writes that its caller asks about, so the error is for the caller.
+    """
+    index = len(batch.replies)
+    return index < batch.count and kind_of(batch.commands[index]) is Kind.WAITING
 
 
 def take_back(batch: Batch) -> bool:

@@ -18,7 +18,7 @@ import redis
 from penstock.client.delivery import ServerContact, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.large_reply import HINT, LargeReply
-from penstock.client.engine.refused_by_replica import verdict
+from penstock.client.engine.refused_by_replica import asks_about_one_server, verdict
 from penstock.client.errors import reply_error, stated
 
 CLOGGED = 1 << 20
@@ -29,7 +29,7 @@ _MORE: Final = object()
 def _noted_error(awaiting: deque[Batch], line: str) -> Exception:
     """The exception for an error reply; the batch it is for takes a note if the server could not run the command."""
     reached = verdict(line)
-    if reached is not None and awaiting:
+    if reached is not None and awaiting and not asks_about_one_server(awaiting[0]):
         batch = awaiting[0]
         batch.refused = {**(batch.refused or {}), len(batch.replies): reached}
     return reply_error(line)
