@@ -431,3 +431,27 @@ def test_the_end_comes_when_the_last_thread_is_done(world: World, slow: Slow) ->
     slow.go.set()
     world.step()
     assert (client.sent[-1], ends.sent) == (b":1\r\n", [b"+PONG\r\n"])
+
+
+def test_what_a_thread_has_read_is_not_shown_once_it_may_vanish(world: World, slow: Slow) -> None:
+    reader = world.client("SADD s a", "SLOW.READ s")
+    writer = world.client("SADD other b", "SLOW.STORE d other")
+    logged = len(world.logged)
+    world.engine.hide_unconfirmed(True)
+    slow.go.set()
+    world.step(2)
+    assert reader.sent[-1].startswith(b"-NOREPLICAS Not enough good replicas to read")
+    assert writer.sent[-1].startswith(b"-NOREPLICAS"), "its client would learn what it stored"
+    assert b"d" not in world.engine.keyspace[0].data and len(world.logged) == logged
+    world.engine.hide_unconfirmed(False)
+    assert reader.run("SADD s c") == [b":1\r\n"], "the locks are free"
+
+
+def test_a_blocked_read_is_not_served_with_what_may_vanish(world: World) -> None:
+    world.client("TWRITE t tag entry", "TREAD t 0 1 GROUP g RETRY 1000 0")
+    reader = world.client("TREAD t 0 1 GROUP g BLOCK 0")
+    assert reader.waits
+    logged = len(world.logged)
+    world.engine.hide_unconfirmed(True)
+    world.pass_time(2000)  # the message is to be delivered again
+    assert reader.sent[-1].startswith(b"-NOREPLICAS") and len(world.logged) == logged

@@ -250,6 +250,7 @@ class Blocking:
         """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
         try:
+            self._engine.require_confirmed()
             self._engine.require_disk(waiter.session, waiter.command, waiter.argv)
             reply = self._engine.call(waiter.session, waiter.command, waiter.argv, caller=AGAIN)
         except WrongType:

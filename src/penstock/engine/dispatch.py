@@ -321,10 +321,15 @@ class Engine:
             self.refuse_as_replica(command, argv)
         elif self.lacks_replicas and command.may_write(argv):
             raise NoReplicas
-        if self.hides_unconfirmed and (command.writes or Flag.READONLY in command.flags):
-            raise NoReplicas("Not enough good replicas to read: some changes are only here, and may be lost.")
+        if command.writes or Flag.READONLY in command.flags:
+            self.require_confirmed()
         if self.stale and Flag.STALE not in command.flags:
             raise MasterDown
+
+    def require_confirmed(self) -> None:
+        """Refuse to answer with what memory holds while that may vanish, though the gates were passed."""
+        if self.hides_unconfirmed:
+            raise NoReplicas("Not enough good replicas to read: some changes are only here, and may be lost.")
 
     @staticmethod
     def refuse_as_replica(command: Command, argv: Argv) -> None:
