@@ -97,6 +97,23 @@ def test_a_replica_that_lives_and_does_not_get_on_holds_clients_up_for_a_while_o
     caught_up(leader, replica)
 
 
+def test_no_client_sees_what_was_written_before_replies_waited_for_replicas(world: Servers) -> None:
+    leader = world.start("leader", min_replicas_max_lag=60)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    writer = replica.server.app.persistence.aof.writer
+    assert writer is not None
+    replica.server.call(lambda app: setattr(writer, "trouble", "No space left on device"))
+    leader.client.set("k", 1)
+    leader.client.config_set("replica-acks", 1)
+    with socket.create_connection(("127.0.0.1", leader.server.port), timeout=60) as reader:
+        reader.sendall(pack(b"GET", b"k"))
+        assert not select.select([reader], [], [], 0.3)[0], "the replica lacks it"
+        replica.server.call(lambda app: setattr(writer, "trouble", None))
+        assert reader.recv(100) == b"$1\r\n1\r\n"
+    assert replica.client.get("k") == b"1"
+
+
 @contextmanager
 def a_leader_and_its_replica(folder: Path) -> Iterator[tuple[Process, Process]]:
     """Two processes that have k = old."""

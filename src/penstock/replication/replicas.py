@@ -45,6 +45,7 @@ class Replicas:
         self.always_told = False  # replicas say after each batch what they have, also with `replica-acks 0`
         self.full_copies = self.continued = 0  # for INFO
         self.refused = 0  # replicas that wanted to continue and must copy everything
+        self._acks = 0  # `replica-acks`, as replies wait for it
         self._last_gone = -1.0  # when the last of them went; -1: there was none yet
         self._last_ping = 0.0
         self.aof.feed.keep_from = self._keep_from
@@ -62,11 +63,21 @@ class Replicas:
         self.aof.on_written = self._written
         if self.aof.writer is not None:
             self.aof.writer.on_written = self._written
-        self.acks_change()
+        self._agree_on_acks()
 
     def acks_change(self) -> None:
+        """`replica-acks` may have another value. If more replicas count than before, replies also wait until these have
+        what the log has already.
+        """
+        before = self._acks
+        self._agree_on_acks()
+        if self._acks > before:
+            self.wait_for_all()
+
+    def _agree_on_acks(self) -> None:
         """`replica-acks`: whether replies wait for replicas, which say after each batch what they have then."""
         wanted, writer = self._engine.config.replica_acks, self.aof.writer
+        self._acks = wanted
         if writer is None or self._engine.following:
             return
         writer.confirmed_by_replicas = wanted > 0
