@@ -89,10 +89,13 @@ def remove(
     etcd_shard = _EtcdShard(name, etcd, user, ca, cert, key)
     snapshot = etcd_shard.read()
     state = snapshot.state
-    if state is None or node not in state.in_sync:
-        etcd_shard.fail(f"node {node} is not in sync: there is nothing to remove")
+    if state is None:
+        etcd_shard.fail(f"etcd has no in-sync set of shard {name}: no node has led yet, or its data is lost")
     if node in snapshot.nodes:
         etcd_shard.fail(f"node {node} runs; stop it first")
+    if node not in state.in_sync:  # the leader has removed it, or another call of this command
+        typer.echo(f"no node {node} is in sync, so none was removed; in sync: {', '.join(sorted(state.in_sync))}")
+        return
     left = {member: log for member, log in state.in_sync.items() if member != node}
     if not left and not force:
         etcd_shard.fail(
