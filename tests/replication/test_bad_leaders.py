@@ -14,6 +14,9 @@ import redis
 from tests.support.replication.servers import Pair, Servers, caught_up, is_up, servers
 from tests.support.waiting import wait_until
 
+from penstock.protocol.resp import pack
+from penstock.replication.frames import out_of_band
+from penstock.storage.batches import framed
 from penstock.testing.redis import RedisServer
 
 
@@ -82,6 +85,32 @@ def test_a_leader_that_falls_silent_is_given_up(
         one.client.execute_command("REPLICAOF", "127.0.0.1", port)
         wait_until(lambda: f"{problem}; trying again" in caplog.text)
         one.client.execute_command("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        (framed(b"#TS:1"), "a batch ends within its time"),
+        (framed(pack(b"TAPPLY")), "wrong number of arguments"),
+        (framed(pack(b"TAPPLY", b"k")), "wrong number of arguments"),
+        (framed(pack(b"SELECT") + pack(b"TAPPLY", b"k", b"COMPACT")), "wrong number of arguments"),
+        (framed(pack(b"OBJECT")), "a log does not hold OBJECT"),
+        (framed(pack(b"REPLICAOF", b"NO", b"ONE")), "a log does not hold REPLICAOF"),
+        (out_of_band(b"PUBLISH"), "which means nothing"),
+        (out_of_band(b"REPLCONF", b"GETACK"), "which means nothing"),
+    ],
+)
+def test_a_leader_that_sends_nonsense_in_whole_frames_gets_one_clear_line(
+    world: Servers, caplog: pytest.LogCaptureFixture, says: bytes, problem: str
+) -> None:
+    one = world.start("one")
+    with speaker(BEGIN + FEED + says) as port, caplog.at_level(logging.WARNING):
+        one.client.execute_command("REPLICAOF", "127.0.0.1", port)
+        wait_until(lambda: problem in caplog.text)
+        assert one.info()["role"] == "slave"
+        one.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert "internal error" not in caplog.text and "Traceback" not in caplog.text
+    assert one.client.set("k", 1)
 
 
 def test_a_server_of_redis_cannot_be_followed(world: Servers, caplog: pytest.LogCaptureFixture) -> None:

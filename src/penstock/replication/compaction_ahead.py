@@ -57,9 +57,9 @@ def _compacted(engine: Engine, commands: Sequence[Argv]) -> Iterator[tuple[Messa
     """The streams that a batch compacts, and the numbers of the nodes."""
     database = engine.keyspace[0]  # where a batch begins
     for argv in commands:
-        if argv[0] == b"SELECT" and argv[1].isdigit() and int(argv[1]) < len(engine.keyspace):
+        if argv[0] == b"SELECT" and len(argv) == 2 and argv[1].isdigit() and int(argv[1]) < len(engine.keyspace):
             database = engine.keyspace[int(argv[1])]
-        elif argv[0] == b"TAPPLY" and argv[2] == b"COMPACT":
+        elif argv[0] == b"TAPPLY" and argv[2:3] == [b"COMPACT"]:
             stream = database.data.get(argv[1])
             if type(stream) is Stream and stream.messages.compactor is not None and stream.messages.history:
                 yield stream.messages, [int(word) for word in argv[3:] if word.isdigit()]

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.engine.dispatch import Engine
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.session import Session
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
 from penstock.protocol.grammar import Argv
@@ -416,16 +417,19 @@ class Follower:
     def _hear(self, argv: Argv) -> None:
         """A message beside the log. The leader sends none before this server has all that the leader has."""
         self._has_caught_up = True
-        if argv[0] == b"PUBLISH":
-            self._engine.publications.publish(argv[1], argv[2])
-        elif argv[0] == b"SPUBLISH":
-            self._engine.publications.publish_to_shard(argv[1], argv[2])
-        elif argv[:2] == [b"REPLCONF", b"GETACK"]:
-            if argv[2] == b"*":
+        match argv:
+            case [b"PUBLISH", channel, message]:
+                self._engine.publications.publish(channel, message)
+            case [b"SPUBLISH", channel, message]:
+                self._engine.publications.publish_to_shard(channel, message)
+            case [b"REPLCONF", b"GETACK", b"*"]:
                 self._asked = True
-            else:
-                self._always = argv[2] == b"ALWAYS"
-            self.written()
+                self.written()
+            case [b"REPLCONF", b"GETACK", b"ALWAYS" | b"NEVER" as when]:
+                self._always = when == b"ALWAYS"
+                self.written()
+            case [b"PUBLISH" | b"SPUBLISH" | b"REPLCONF", *_]:
+                raise ProtocolError(f"the leader sent {in_short(argv)}, which means nothing")
 
     # -- what the leader is told ------------------------------------------------------------------------------
 
@@ -457,4 +461,4 @@ def _may_need_files(commands: list[Argv]) -> bool:
 
 
 def _compacts(commands: list[Argv]) -> bool:
-    return any(argv[0] == b"TAPPLY" and argv[2] == b"COMPACT" for argv in commands)
+    return any(argv[0] == b"TAPPLY" and argv[2:3] == [b"COMPACT"] for argv in commands)

@@ -128,7 +128,10 @@ def _damaged(path: Path, offset: int, problem: str) -> StorageError:
 def commands_of(path: Path, offset: int, payload: bytes) -> list[Argv]:
     """The commands of a batch, which is at an offset of a file."""
     while payload.startswith(_TIME):  # two, if the disk refused the batch at first
-        payload = payload[payload.index(b"\n") + 1 :]
+        end = payload.find(b"\n")
+        if end < 0:
+            raise _damaged(path, offset, "a batch ends within its time")
+        payload = payload[end + 1 :]
     reader = RequestReader(_NO_LIMIT, _NO_LIMIT) if COMPILED else _HiredisReader()
     reader.feed(payload)
     commands: list[Argv] = []
