@@ -65,6 +65,24 @@ def test_batches_before_one_that_cannot_be_used_are_applied(world: Servers, capl
         assert replica.info()["slave_repl_offset"] == len(framed(batches[0]))
 
 
+def test_commands_of_the_feed_that_fail_do_not_fill_the_log(world: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    replica = world.start("replica")
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "of the feed failed" in record.getMessage()]
+
+    with caplog.at_level(logging.WARNING), followed(replica) as leader:
+        leader.sendall(framed(pack(b"SET", b"text", b"x")))
+        for number in range(10):
+            leader.sendall(framed(pack(b"LPUSH", b"text", b"y") + pack(b"SET", b"number", b"%d" % number)))
+            wait_until(lambda number=number: replica.client.get("number") == b"%d" % number)
+        assert len(lines()) == 1 and lines()[0].startswith("a command of the feed failed: Operation against a key")
+        follower = replica.server.app.replication._roles.follower
+        replica.server.call(lambda app: setattr(follower, "_tells_failures_at", 0.0))  # a minute has passed
+        wait_until(lambda: len(lines()) == 2)
+        assert lines()[1].startswith("9 commands of the feed failed; the last one: Operation against a key")
+
+
 def test_little_is_applied_as_it_comes_and_much_by_the_task(world: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     replica = world.start("replica")
     taken: list[Frame] = []

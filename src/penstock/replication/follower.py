@@ -58,6 +58,8 @@ READERS_PATIENCE = 0.5
 """Seconds that the feed waits for threads that read what it changes. Most reads of a million elements end by then; a
 command of a module may read for minutes.
 """
+QUIET = 60.0
+"""Seconds between two lines about commands of the feed that failed."""
 STUCK_DELAY = 5.0
 """Seconds after which a replica asks again for what it could not use."""
 
@@ -118,6 +120,9 @@ class Follower:
         self._connection: LeaderConnection | None = None
         self._client: Session | None = None  # its row of CLIENT LIST
         self._replay = Replay(engine)
+        self._failures = 0  # of commands that were not told yet
+        self._last_failure = ""
+        self._tells_failures_at = 0.0
         self._has_caught_up = False  # it had all that the leader had, since it was connected
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
@@ -389,17 +394,29 @@ class Follower:
         """Run commands, in one step for all clients."""
         engine, keyspace = self._engine, self._engine.keyspace
         engine.clock.refresh()
-        failures = len(self._replay.failed)
         engine.loading, keyspace.expiring = True, False
         try:
             self._replay.run(FEED, self._aof.feed.end, commands)
         finally:
             engine.loading, keyspace.expiring = False, True
-        if len(self._replay.failed) > failures:
-            logger.warning("a command of the feed failed: %s", self._replay.failed[-1])
+        if self._replay.failed:
+            self._failures += len(self._replay.failed)
+            self._last_failure = self._replay.failed[-1]
             del self._replay.failed[:]
+            self._tell_failures()
         if keyspace.ready:
             engine.blocking.serve()
+
+    def _tell_failures(self) -> None:
+        """Log why commands of the feed failed, now and then: any client can have LAZY commands fail."""
+        now = time.monotonic()
+        if not self._failures or now < self._tells_failures_at:
+            return
+        if self._failures == 1:
+            logger.warning("a command of the feed failed: %s", self._last_failure)
+        else:
+            logger.warning("%d commands of the feed failed; the last one: %s", self._failures, self._last_failure)
+        self._failures, self._tells_failures_at = 0, now + QUIET
 
     def _missing(self, commands: list[Argv]) -> list[str]:
         """The files of history that these commands refer to and that are not here."""
@@ -449,6 +466,7 @@ class Follower:
         """Also give up a leader that is silent. A timeout of each read would cost a tenth of what a replica does."""
         while True:
             self._acknowledge()
+            self._tell_failures()
             await asyncio.sleep(1)
             seconds = self._config.repl_timeout
             if self.state is State.CONNECTED and time.monotonic() - self.heard > seconds:
