@@ -84,6 +84,17 @@ def test_wait_does_not_count_what_the_leaders_disk_refuses(both: tuple[Limited, 
     wait_until(lambda: replica.client.get("k") == b"y" * 1000)
 
 
+def test_a_replica_confirms_no_more_than_its_log_has(both: tuple[Limited, Limited]) -> None:
+    leader, replica = both
+    replica.allow(10)
+    leader.client.set("k", "x" * 1000)
+    wait_until(lambda: replica.client.get("k") is not None)
+    assert leader.client.wait(1, 2500) == 0, "its memory has it, its log has not; it said more than once what it has"
+    assert leader.client.info("replication")["slave0"]["offset"] < leader.info()["master_repl_offset"]
+    replica.allow(None)
+    assert leader.client.wait(1, 60_000) == 1
+
+
 def test_a_replica_that_cannot_be_promoted_follows_on(both: tuple[Limited, Limited]) -> None:
     leader, replica = both
     replica.allow(10)
