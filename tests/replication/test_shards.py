@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ from tests.support.waiting import wait_until
 
 from penstock import Client
 from penstock.client.errors import WrongShard
+from penstock.engine.directives import DIRECTIVES
 from penstock.protocol.resp import pack
 from penstock.testing.etcd import EtcdServer
+from penstock.testing.shard import size_of_log
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,31 @@ def test_a_leader_that_was_stopped_acknowledges_nothing_afterwards(world: Shard,
         leader.signal_agent(signal.SIGCONT)
         wait_until(lambda: leader.info().get("master_link_status") == "up")
     assert world.leader.call("EXISTS", "late") == 0
+
+
+def test_a_reply_that_was_under_way_does_not_leave_when_the_lease_is_over(world: Shard) -> None:
+    """Its replicas have confirmed the change in time. What they said reaches the leader when another one leads."""
+    leader = world.leader
+    epoch, replicas = leader.info()["epoch"], world.others(leader)
+    leader.call("CONFIG", "SET", "in-sync-max-lag", 60_000)
+    with socket.create_connection(("127.0.0.1", leader.port), timeout=60) as client:
+        for node in replicas:
+            node.signal_server(signal.SIGSTOP)
+        before = size_of_log(leader.folder)
+        client.sendall(pack(b"SET", b"late", b"1"))
+        wait_until(lambda: size_of_log(leader.folder) > before)
+        server = leader.server_pid
+        os.kill(server, signal.SIGSTOP)
+        for node in replicas:
+            node.signal_server(signal.SIGCONT)
+        wait_until(lambda: all(node.call("GET", "late") == b"1" for node in replicas))
+        assert not select.select([client], [], [], 0)[0]
+        wait_until(lambda: any(node.info().get("epoch", 0) > epoch and node.leads for node in replicas))
+        os.kill(server, signal.SIGCONT)
+        assert client.recv(100) == b""
+    wait_until(lambda: leader.info().get("master_link_status") == "up")
+    leader.call("CONFIG", "SET", "in-sync-max-lag", DIRECTIVES["in-sync-max-lag"].default)
+    assert world.leader.call("DEL", "late") == 1
 
 
 def test_without_etcd_writes_are_refused_and_all_comes_back_with_it(world: Shard, etcd: EtcdServer) -> None:
