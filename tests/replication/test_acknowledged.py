@@ -164,6 +164,22 @@ def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None
         assert "too few replicas have it" in str(answers[-1]), "it may or may not be lost: the client knows"
 
 
+def test_a_repeat_is_not_acknowledged_before_a_replica_has_the_change(tmp_path: Path) -> None:
+    with (
+        a_leader_and_its_replica(tmp_path) as (one, other),
+        socket.create_connection(("127.0.0.1", one.port), timeout=60) as first,
+        socket.create_connection(("127.0.0.1", one.port), timeout=60) as second,
+    ):
+        os.kill(other.process.pid, signal.SIGSTOP)
+        before = size_of_log(tmp_path / "one")
+        first.sendall(pack(b"TWRITE", b"s", b"PRODUCER", b"p", b"1", b"ENTRIES", b"tag", b"entry"))
+        wait_until(lambda: size_of_log(tmp_path / "one") > before)  # it has run
+        second.sendall(pack(b"TWRITE", b"s", b"PRODUCER", b"p", b"1", b"ENTRIES", b"tag", b"entry"))
+        assert not select.select([first, second], [], [], 0.2)[0]
+        other.process.kill()
+        assert [link.recv(100)[:12] for link in (first, second)] == [b"-NOREPLICAS "] * 2
+
+
 def test_a_leader_that_follows_another_answers_no_read_with_what_its_replica_lacks(tmp_path: Path) -> None:
     with a_leader_and_its_replica(tmp_path) as (one, other):
         os.kill(other.process.pid, signal.SIGSTOP)

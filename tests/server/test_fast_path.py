@@ -267,6 +267,31 @@ def test_what_the_log_refuses_becomes_an_error_in_its_place(kind: str) -> None:
     assert refused == [b"-NO\r\n-NO\r\n$1\r\n2\r\n-NO\r\n%b-NO\r\n:0\r\n-NO\r\n-NO\r\n" % fails]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_repeat_acknowledges_the_change_again_while_the_log_has_anything_pending(
+    kind: str, pending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Log, "pending", pending)
+    lines = [
+        b"ONCEBEGIN me",
+        b"ONCE me 2 2 INCR n",
+        b"TWRITE s PRODUCER p 1 ENTRIES tag entry",
+        b"ONCE me 3 2 TWRITE s PRODUCER p 2 ENTRIES tag entry",
+        b"TSTAGE s token ENTRIES tag entry",
+        b"TCOMMIT s q 1 token",
+    ]
+    words = [line.split() for line in lines]
+    repeats = [argv for argv in words if argv[0] != b"TSTAGE"] + [
+        b"ONCE me 4 2 TWRITE s PRODUCER p 2 ENTRIES tag entry".split()  # a new command that contains a repeat
+    ]
+    for logging in LOGS:
+        _compare(kind, [*words, *repeats], logging)
+    sent, _, _ = _through_the_loop(KINDS[kind], [pack(*argv) for argv in [*words, *repeats]], "confirmed")
+    marked = [all(type(piece) is Unconfirmed for piece in pieces) for pieces in sent]
+    assert marked == [True] * len(words) + [pending] * len(repeats)
+
+
 @pytest.mark.skipif(not inner_loop.COMPILED, reason="only the compiled loop joins replies")
 def test_replies_that_may_become_errors_are_joined() -> None:
     sets = [pack(b"SET", b"a", b"%d" % number) for number in range(3)]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -519,6 +520,42 @@ def test_only_clients_whose_changes_the_disk_refuses_lose_their_connections(tmp_
             links[1].sendall(pack(b"PING"))
             assert b"pong" in [listening.readline() for _ in range(3)][-1].lower()
         assert client.get("a") == b"1"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("policy", ["always", "everysec", "no"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ONCEBEGIN other",
+        "ONCE me 2 2 INCR n",
+        "TWRITE s PRODUCER p 1 ENTRIES tag entry",
+        "TCOMMIT s q 1 token",
+        "EVAL return(redis.call('TWRITE',KEYS[1],'PRODUCER','p','1','ENTRIES','tag','entry')) 1 s",
+    ],
+)
+def test_a_repeat_is_not_acknowledged_if_the_disk_refuses_the_change_that_it_repeats(
+    tmp_path: Path, policy: str, line: str
+) -> None:
+    with process(tmp_path, policy) as (pid, client):
+        for before in ("ONCEBEGIN me", "TWRITE s tag first", "TSTAGE s token ENTRIES tag entry"):
+            client.execute_command(*before.split())
+        port = client.connection_pool.connection_kwargs["port"]
+        with contextlib.ExitStack() as stack:
+            links = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(2)]
+            replies = [stack.enter_context(link.makefile("rb")) for link in links]
+            for link, reply in zip(links, replies, strict=True):
+                link.sendall(pack(b"PING"))
+                assert reply.readline() == b"+PONG\r\n"
+            size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)  # it has stopped, so both come in one turn of the loop
+            for link in links:
+                link.sendall(pack(*line.encode().split()))
+            os.kill(pid, signal.SIGCONT)
+            refusal = b"-MISCONF Errors writing to the AOF file: File too large\r\n"
+            assert [reply.readline() for reply in replies] == [refusal, refusal]
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 

@@ -106,6 +106,7 @@ def once(session: Session, argv: Argv) -> Reply:
         _connected(session, client, record)
     if kept is not None:
         engine.once.repeated += 1
+        session.acknowledge_again()
         return Raw(kept[session.protocol - 2])
     called = engine.commands.resolve(inner)
     why_not, may_wait = _verdict(called)
@@ -345,6 +346,8 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
     if records.meet(client, keyspace.clock.now, patience):
         keyspace.dirty += 1
         session.log([argv[0], client, b"PATIENCE", b"%d" % patience] if patience else [argv[0], client])
+    else:
+        session.acknowledge_again()
     _connected(session, client, records.clients[client])
     if not with_info:
         return OK

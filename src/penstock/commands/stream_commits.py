@@ -115,6 +115,8 @@ def tcommit(session: Session, argv: Argv) -> Reply:
         retain(session, argv[1], stream, before + 1)
         log_at(session, argv, messages.first - 1 if messages.first != first else 0)
         db.changed(argv[1])
+    else:
+        session.acknowledge_again()
     return [commit.first, commit.entries]
 
 

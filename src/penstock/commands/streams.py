@@ -276,6 +276,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
         if write.producer is not None and found is not None:
             repeated = _repeated(found, *write.producer)
             if repeated is not None:
+                session.acknowledge_again()
                 return write.reply(repeated)
         if found is not None and found.checked is not None:
             return _write_checked(session, argv, found, write)

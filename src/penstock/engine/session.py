@@ -211,6 +211,17 @@ class Session:
         """Log these instead of the command as it was sent; none at all if called without arguments."""
         self.effects = list(commands)
 
+    def acknowledge_again(self) -> None:
+        """The reply is that of an earlier command, sent again: it acknowledges a change that may not be safe yet.
+
+        While the log has anything pending, the repeat counts as a change, which logs nothing. So its reply is marked
+        and waits as the first one does, on every way that a command takes, and becomes the same error.
+        """
+        self.effects = []
+        commit = self.engine.commit
+        if commit is not None and commit.pending:
+            self.engine.keyspace.dirty += 1
+
     def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, wish: Wish | None = None) -> Reply:
         """Wait until one of `keys` changes, then run the current command again; return what this returns.
 

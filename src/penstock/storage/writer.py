@@ -23,7 +23,8 @@ whose writes were in the batch get that MISCONF instead of their OK. Under `alwa
 marked. Under the other policies this would cost every write, so the replies of a turn are marked together: if a client
 sent one command, it gets the error, and if it sent several, its connection is closed. Both mean what a lost connection
 means: not acknowledged. The same happens to a change that is logged while the disk refuses: a thread had begun it
-before, or the command that came upon the full disk is behind it in a pipeline. The change has happened in memory, is
+before, or the command that came upon the full disk is behind it in a pipeline. A repeat that answers for a change in
+the batch acknowledges it too, and gets the same (`Session.acknowledge_again`). The change has happened in memory, is
 seen by readers from then on (they go on being served; this is the one moment when a read can show what a crash takes
 back), and reaches the disk with the retry, so that memory and log agree again. Rejected: undoing the change, which
 would need the old value of everything a command may touch; exiting, as Redis does under `always`, which turns a full

@@ -53,7 +53,9 @@ class Keyspace:
 
     def __init__(self, count: int = 16, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.dirty = 0  # changes ever made; save rules and dispatch compare it with an earlier reading
+        # Changes ever made, and repeats that acknowledge one which is not safe yet (Session.acknowledge_again). Save
+        # rules and dispatch compare it with an earlier reading.
+        self.dirty = 0
         self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
         self.frozen = False  # during CLIENT PAUSE: commands do not find an expired key, but it stays
