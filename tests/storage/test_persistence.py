@@ -602,6 +602,59 @@ def test_a_command_that_finds_the_disk_full_acknowledges_nothing_before_it(
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GETDEL value",  # a reply of three pieces
+        "LPOP short 2000",  # of many
+        "LPOP wide 2500",  # so large that a reply to a read would leave in parts
+        "LPOP long 15000",  # that is made in slices
+        "SPOP set 3000",
+    ],
+)
+@pytest.mark.parametrize("way", ["fast", "whole"])
+def test_one_command_whose_large_reply_the_disk_refuses_gets_an_error(tmp_path: Path, line: str, way: str) -> None:
+    with process(tmp_path, "everysec") as (pid, client), contextlib.ExitStack() as stack:
+        if way == "whole":
+            stack.enter_context(client.monitor())
+        client.set("value", b"x" * 100_000)
+        client.rpush("short", *range(3000))
+        client.rpush("wide", *[b"x" * 4000] * 3000)
+        client.rpush("long", *range(20_000))
+        client.sadd("set", *range(5000))
+        port = client.connection_pool.connection_kwargs["port"]
+        size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        with socket.create_connection(("127.0.0.1", port), 30) as link, link.makefile("rb") as replies:
+            link.sendall(pack(*line.encode().split()))
+            assert replies.readline() == b"-MISCONF Errors writing to the AOF file: File too large\r\n"
+            link.sendall(pack(b"PING"))
+            assert replies.readline() == b"+PONG\r\n"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("earlier", ["a wait", "a message"])
+def test_one_command_gets_an_error_whatever_the_connection_got_before(tmp_path: Path, earlier: str) -> None:
+    with process(tmp_path, "everysec") as (pid, client):
+        client.set("before", 1)
+        port = client.connection_pool.connection_kwargs["port"]
+        with socket.create_connection(("127.0.0.1", port), 30) as link, link.makefile("rb") as replies:
+            if earlier == "a wait":
+                link.sendall(pack(b"BLPOP", b"none", b"0.01"))
+                assert replies.readline() == b"*-1\r\n"
+            else:
+                link.sendall(pack(b"HELLO", b"3") + pack(b"SUBSCRIBE", b"c") + pack(b"PING"))
+                while replies.readline() != b"+PONG\r\n":
+                    pass
+                client.publish("c", "m")
+                assert [replies.readline() for _ in range(7)][::2] == [b">3\r\n", b"message\r\n", b"c\r\n", b"m\r\n"]
+            size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            link.sendall(pack(b"SET", b"a", b"1"))
+            assert replies.readline() == b"-MISCONF Errors writing to the AOF file: File too large\r\n"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def test_a_refused_change_behind_a_large_reply_shifts_no_replies(tmp_path: Path) -> None:
     with process(tmp_path, "everysec") as (pid, client):
         client.set("value", b"x" * 8000)

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.engine.session import Unconfirmed
 from penstock.storage import batches
+from penstock.storage.held_replies import send_all
 from penstock.storage.switching_writer import SwitchingWriter
 from penstock.storage.writer import LogFile
 
@@ -221,6 +222,15 @@ def test_only_replies_that_acknowledge_a_change_become_errors(always: Bench) -> 
     always.disk.gate.release()
     always.loop.run_next_from_thread()
     assert always.sent == [b":0\r\n-MISCONF Errors writing to the AOF file: Input/output error\r\n$1\r\na\r\n"]
+
+
+def test_one_error_takes_the_place_of_all_pieces_of_a_reply(everysec: Bench) -> None:
+    everysec.writer.log([(0, [b"LPOP", b"a", b"2"])])
+    pieces = [b">a message\r\n", b"*2\r\n", b":1\r\n", memoryview(b":2\r\n"), Unconfirmed.behind(3), b":0\r\n"]
+    everysec.writer.hold(everysec.sent.append, pieces)
+    send_all([(everysec.sent.append, pieces)], b"-NO\r\n")
+    everysec.loop.run()
+    assert everysec.sent == [b">a message\r\n-NO\r\n:0\r\n", b">a message\r\n*2\r\n:1\r\n:2\r\n:0\r\n"]
 
 
 def test_replies_wait_until_replicas_have_what_the_log_had(everysec: Bench) -> None:

@@ -44,12 +44,20 @@ class Unconfirmed(bytes):
     """
 
     commands = 1
+    pieces = 0  # so many in front of it belong to the same reply, and become the error with it
 
     @classmethod
     def of(cls, commands: int, replies: bytes) -> Unconfirmed:
         """The replies to so many commands."""
         made = cls(replies)
         made.commands = commands
+        return made
+
+    @classmethod
+    def behind(cls, pieces: int) -> Unconfirmed:
+        """The end of one reply, which so many pieces before it make up. So a large one need not be copied."""
+        made = cls()
+        made.pieces = pieces
         return made
 
 
@@ -340,12 +348,14 @@ class Session:
     def unblocked(self, reply: bytes | RawPieces, silent: bool) -> None:
         """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
         if not silent and not self.muted:
-            marked = self.unconfirmed and not isinstance(reply, StreamedPieces)
-            large = isinstance(reply, RawPieces)
-            if marked and (self.engine.strict or not large):
-                reply = Unconfirmed(b"".join(reply.pieces) if isinstance(reply, RawPieces) else reply)
+            if self.unconfirmed and not isinstance(reply, StreamedPieces):
+                if not isinstance(reply, RawPieces):
+                    reply = Unconfirmed(reply)
+                elif self.engine.strict:
+                    reply = Unconfirmed(b"".join(reply.pieces))
+                else:
+                    pieces = [*reply.pieces]
+                    reply = RawPieces([*pieces, Unconfirmed.behind(len(pieces))])
             self.output.send(reply)
-            if marked and large and not self.engine.strict:
-                self.output.send(CHANGED)
         self.unconfirmed = False
         self.output.resume()

@@ -53,7 +53,7 @@ class Replies(InnerLoop):
         self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
         self._stalled = False  # the transport has enough: the client reads too slowly
         self._owed = 0  # bytes that wait for the disk, if they are many: while they are, nothing more runs
-        self._pushed = False  # a message came from another client, and more may follow
+        self._pushed = False  # `out` has a message from another client, and more may follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
 
     @abstractmethod
@@ -106,10 +106,17 @@ class Replies(InnerLoop):
         for piece in reply.pieces:
             out.append(piece)
             self._gathered += len(piece)
-            if self._gathered > STRIDE:
+            if self._gathered > STRIDE and not self._may_become_an_error():
                 self.flush()
                 if self.session.closing:
                     break
+
+    def _may_become_an_error(self) -> bool:
+        """The reply in `out` is one that `_mark` will mark as a whole, so it may not leave in parts."""
+        engine, commit = self.engine, self.engine.commit
+        if commit is None or not commit.pending or engine.strict:
+            return False
+        return self.ran == 1 and self.dirty >= 0 and self.dirty != engine.keyspace.dirty
 
     def _stream(self, reply: StreamedPieces) -> None:
         """Send a reply that is made while it is sent, behind all that was sent before."""
@@ -153,12 +160,14 @@ class Replies(InnerLoop):
                 self.held_back = True
                 self.app.limits.check_output(self)
         elif self._long or self._stalled or self._outgoing is not None:
+            self._pushed = False
             if self.app.limits.too_long(self, sum(map(len, out))):
                 out.clear()
                 return
             self._line_up(out)
             out.clear()
         else:
+            self._pushed = False
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             if size > WORTH_COPYING and self.app.limits.too_long(self, size):
                 out.clear()
@@ -174,10 +183,12 @@ class Replies(InnerLoop):
 
     def _mark(self, replies: list[bytes | memoryview]) -> None:
         """Some of these acknowledge a change: say so, and which one, if there is one only."""
-        if self.ran == 1 and len(replies) == 1 and not self._pushed:
+        if self.ran != 1 or self._pushed:
+            replies.append(CHANGED)
+        elif len(replies) == 1:
             replies[0] = Unconfirmed(replies[0])
         else:
-            replies.append(CHANGED)
+            replies.append(Unconfirmed.behind(len(replies)))
 
     def _write_owed(self, size: int, data: bytes) -> None:
         """Replies waited for the disk: they must not fill memory."""

@@ -26,11 +26,23 @@ def send_all(replies: list[Held], error: bytes | None = None) -> None:
             lose_all([(write, pieces)])
             continue
         if error is not None:
-            pieces = [error * piece.commands if type(piece) is Unconfirmed else piece for piece in pieces]
+            pieces = _with_errors(pieces, error)
         try:
             write(b"".join(pieces))
         except Exception:  # a bug of ours in one connection must not keep the replies of the others
             logger.exception("a reply could not be sent")
+
+
+def _with_errors(pieces: list[bytes | memoryview], error: bytes) -> list[bytes | memoryview]:
+    """The same, with the error in place of each reply that acknowledges a change."""
+    made: list[bytes | memoryview] = []
+    for piece in pieces:
+        if type(piece) is Unconfirmed:
+            del made[len(made) - piece.pieces :]
+            made.append(error * piece.commands)
+        else:
+            made.append(piece)
+    return made
 
 
 def lose_all(replies: list[Held]) -> None:
