@@ -26,10 +26,13 @@ import pytest
 import redis
 from tests.support.spark.process_tree import command_of
 from tests.support.spark.projects import entries, project, write
+from typer.testing import CliRunner
 
 from penstock import Server
+from penstock.cli.main import app
 from penstock.cli.run import _Stop
 from penstock.protocol.pipelines import KEY, PipelineReport
+from penstock.spark.runner import Runner
 from penstock.testing.redis import free_port
 
 pytestmark = pytest.mark.timeout(900)
@@ -175,6 +178,25 @@ def test_the_pace_of_a_run_that_is_not_continuous_is_refused(tmp_path: Path, opt
     assert ran.stderr.startswith(f"penstock run: {option} is for --continuous")
 
 
+@pytest.mark.parametrize(
+    ("options", "stays"),
+    [([], True), (["--refresh", "t"], False), (["--full-refresh", "t"], False), (["--full-refresh-all"], False)],
+)
+def test_a_continuous_run_of_everything_starts_without_a_run_before(
+    tmp_path: Path, ours: Server, monkeypatch: pytest.MonkeyPatch, options: list[str], stays: bool
+) -> None:
+    nothing: Any = None
+    begun = []
+    monkeypatch.setattr(Runner, "_go", lambda self, selection, stays: begun.append(stays))
+    monkeypatch.setattr(
+        "penstock.cli.run._run", lambda file, url, selection, *rest: Runner(nothing, nothing, nothing).begin(selection)
+    )
+    words = ["run", str(project(tmp_path, COPY)), "--url", ours.url, "--continuous", *options]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert begun == [stays]
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     folder = project(tmp_path, COPY)
     (folder / ".penstock" / "lock").mkdir(parents=True)  # permissions would not stop root
@@ -241,7 +263,7 @@ def test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed(tmp_path: Pat
         with started(words) as run:
             assert run.stdout is not None
             lines = iter(run.stdout.readline, "")
-            wait_for(lines, "copy: completed, 100 rows")
+            wait_for(lines, "copy: running, 100 rows")  # without a run before
             write(client, 100)
             wait_for(lines, "copy: running, 100 rows")
             processes = psutil.Process(run.pid).children(recursive=True)

@@ -81,7 +81,7 @@ class Runner:
         A project of streams alone only has its tables made, so its first rows come seconds earlier. A project that has
         views, or tables to empty, is run to the end of what there is.
         """
-        self._go(selection, stays=selection == Selection())
+        self._go(selection, stays=selection.is_everything)
 
     def _go(self, selection: Selection, stays: bool) -> None:
         self._progress.begin_run()

@@ -14,3 +14,8 @@ class Selection:
     full_refresh_all: bool = False
     refresh: Sequence[str] = ()
     dry: bool = False
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether everything new is run, and nothing is emptied. The command line has lists, so `==` does not tell."""
+        return not (self.full_refresh or self.full_refresh_all or self.refresh or self.dry)
