@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -145,6 +146,44 @@ def test_every_process_of_a_query_is_a_fork(world: World) -> None:
     servers = [each for each in psutil.Process().children() if "penstock.spark.fork_server" in command_of(each)]
     assert len(servers) >= 1
     assert max(len(each.children()) for each in servers) >= len(pythons) - 1
+
+
+NO_DESCRIPTORS = """
+import errno, os
+def pidfd_open(pid, flags=0):
+    raise OSError(errno.EMFILE, "too many open files")
+os.pidfd_open = pidfd_open
+"""
+
+
+def test_a_fork_that_cannot_be_watched_leaves_the_input_to_the_process_that_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_DESCRIPTORS)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        server = ForkServer()
+    try:
+        assert told(server.name) == told("")
+        assert psutil.Process(server.pid).children() == []
+    finally:
+        server.end()
+
+
+def _refused(pid: int, flags: int = 0) -> int:
+    raise PermissionError(errno.EPERM, "seccomp")
+
+
+@pytest.mark.parametrize("pidfd_open", [None, _refused])
+def test_no_server_is_started_where_forks_cannot_be_watched(monkeypatch: pytest.MonkeyPatch, pidfd_open: Any) -> None:
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(variable, "")
+    use_worker_python()
+    if pidfd_open is None:
+        monkeypatch.delattr(os, "pidfd_open")
+    else:
+        monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    assert fork_server() is None
 
 
 def test_a_server_is_started_only_for_workers_that_ask_it(monkeypatch: pytest.MonkeyPatch) -> None:

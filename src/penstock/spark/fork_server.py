@@ -180,7 +180,13 @@ class ForkServer:
         if pid < 0:
             connection.close()
             return None
-        fork = Fork(pid, os.pidfd_open(pid), connection)
+        try:
+            fork = Fork(pid, os.pidfd_open(pid), connection)
+        except OSError:  # too many descriptors; the process that asked starts Python itself and needs its input alone
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            connection.close()
+            return None
         for descriptor in (fork.ended, connection.fileno()):
             self._forks[descriptor] = fork
             self._poll.register(descriptor, select.POLLIN)

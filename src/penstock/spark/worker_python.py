@@ -131,6 +131,21 @@ class ForkServer:
 
 
 def fork_server() -> ForkServer | None:
-    """A server for the workers of the next JVM; None if they are not started by our script, or not on Linux."""
+    """A server for the workers of the next JVM; None if they are not started by our script, or it could not run."""
     by_script = os.environ.get("PYSPARK_PYTHON") == worker_python() != sys.executable
-    return ForkServer() if by_script and sys.platform == "linux" and ARROW_ALLOCATOR not in os.environ else None
+    return ForkServer() if by_script and _sees_forks_end() and ARROW_ALLOCATOR not in os.environ else None
+
+
+def _sees_forks_end() -> bool:
+    """Whether a process can wait for another one by a descriptor.
+
+    It cannot outside of Linux, before Linux 5.3, where seccomp forbids it, and with a Python that was compiled without
+    it, such as conda's 3.11.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
