@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -43,6 +44,21 @@ def reader(server: Server, schema: StructType = ENTRY, **options: str) -> Stream
     found = PenstockDataSource({"url": server.url, "stream": "s", **options}).streamReader(schema)
     assert isinstance(found, StreamReader)
     return found
+
+
+def plan(reader: StreamReader, start: dict[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
+    """What Spark asks a reader for a batch: its end, and what is shown of it."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    shown = reader.reportLatestOffset()
+    reader.partitions(start, end)
+    return end, shown["penstock:metrics"]
+
+
+def commands(client: redis.Redis) -> dict[str, int]:
+    """How often commands were called since this was asked last."""
+    calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in client.info("commandstats").items()}
+    client.config_resetstat()
+    return {name: count for name, count in calls.items() if name not in ("info", "config|resetstat", "config")}
 
 
 def read(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> list[bytes]:
@@ -152,3 +168,38 @@ def test_an_overwrite_has_no_number(ours: Server) -> None:
 
 def test_a_table_of_sql_names_its_provider() -> None:
     assert parse({"stream": "s", "provider": "penstock"}).stream == ("s",)
+
+
+@pytest.mark.parametrize("options", [{}, {"maxBytesPerTrigger": "1000000"}])
+def test_a_batch_is_planned_with_one_question_to_the_server(
+    ours: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    found = reader(ours, **options)
+    write(client, *["x" * 100] * 50)
+    end, _ = plan(found, {"s": 1})
+    commands(client)
+    assert plan(found, end) == (end, {"s": {"rows": 0, "bytes": 0, "lag": 0}})
+    assert commands(client) == {"exists": 1, "tread": 1}, "of an idle trigger"
+    write(client, "y" * 100)
+    commands(client)
+    end, metrics = plan(found, end)
+    assert 100 <= metrics["s"].pop("bytes") <= 200
+    assert (end, metrics) == ({"s": 52}, {"s": {"rows": 1, "lag": 0}})
+    assert commands(client) == {"exists": 1, "tread": 1}
+    found.stop()
+
+
+def test_sizes_of_messages_are_asked_for_again_when_a_stream_has_grown_much_or_was_begun_anew(
+    ours: Server, client: redis.Redis
+) -> None:
+    found = reader(ours, failOnDataLoss="false")
+    write(client, "x")
+    end, _ = plan(found, {"s": 1})
+    write(client, *["x" * 10_000] * 9)
+    end, metrics = plan(found, end)
+    assert metrics["s"]["bytes"] > 9 * 9000
+    client.delete("s")
+    write(client, "x")
+    _, metrics = plan(found, end)
+    assert metrics["s"]["bytes"] < 1000
+    found.stop()

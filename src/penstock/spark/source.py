@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -103,6 +103,14 @@ def _ends_early(bounds: Bounds) -> str:
     return f"the stream ends at {bounds.end - 1}: it was deleted and begun anew, or its server lost messages"
 
 
+class _Size(NamedTuple):
+    """About how large the messages of a stream were when the server was asked."""
+
+    bytes: int
+    asked_at: int  # the end of the stream then
+    holds_to: int  # the end at which as many messages are new as there were then
+
+
 class _Planner:
     """Finds the streams of a query, and the offsets at which it begins and ends in them."""
 
@@ -110,6 +118,7 @@ class _Planner:
         self._options = options
         self.connection = StreamConnection(options)
         self._defaults: dict[str, dict[str, str]] = {}
+        self._sizes: dict[str, _Size] = {}
 
     def defaults(self, stream: str, columns: StructType) -> dict[str, str]:
         """The defaults of the fields that a query asks for, of the schema that a stream had when this was first asked.
@@ -128,6 +137,15 @@ class _Planner:
         """Every stream that is to be read; one that is named and does not exist is empty."""
         names = list(self._options.stream) or self.connection.streams(self._options.pattern)
         return {stream: there_is or NOTHING for stream, there_is in self.connection.bounds(names).items()}
+
+    def bytes_a_message(self, stream: str, bounds: Bounds) -> int:
+        """About how large the messages of a stream are. The server is not asked for each batch."""
+        size = self._sizes.get(stream)
+        if size is None or not size.asked_at <= bounds.end <= size.holds_to:
+            length = bounds.end - bounds.first
+            size = _Size(self.link.bytes_a_message(stream), bounds.end, bounds.end + length)
+            self._sizes[stream] = size
+        return size.bytes
 
     def need_existing(self) -> None:
         """A batch query of a stream that does not exist is a mistake."""
@@ -234,6 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: dict[str, int] | None = None  # with the trigger AvailableNow: where to stop
         self._published: dict[str, int] = {}
         self._planned: list[Range] = []  # what the batch reads that was planned last
+        self._bounds: dict[str, Bounds] | None = None  # what there was then
 
     @cached_property
     def _planner(self) -> _Planner:
@@ -270,7 +289,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        bounds = self._planner.bounds()
+        self._bounds = bounds = self._planner.bounds()
         self._planner.need_whole(start, bounds)
         for stream in bounds:
             self._planner.defaults(stream, self._schema)  # a query that contradicts a schema fails before it reads
@@ -285,7 +304,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = limited(start, ends, limit.max_rows)
         if not isinstance(limit, ReadAllAvailable) and self._options.maxBytesPerTrigger is not None:
-            ends = limited(start, ends, self._rows_in(self._options.maxBytesPerTrigger, start, ends))
+            ends = limited(start, ends, self._rows_in(self._options.maxBytesPerTrigger, start, ends, bounds))
         self._planned = [Range(stream, start.get(stream, 1), end) for stream, end in ends.items()]
         return ends
 
@@ -298,24 +317,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_start = isinstance(places, dict) and places.get(stream) == place
         return stream in bounds and place > bounds[stream].end and not is_start
 
-    def _rows_in(self, size: int, start: dict[str, int], ends: dict[str, int]) -> int:
+    def _rows_in(self, size: int, start: dict[str, int], ends: dict[str, int], bounds: dict[str, Bounds]) -> int:
         """About how many of the next messages have so many bytes."""
         waiting = {stream: end - start.get(stream, 1) for stream, end in ends.items() if end > start.get(stream, 1)}
         if not waiting:
             return 1
-        total = sum(rows * self._planner.connection.bytes_a_message(stream) for stream, rows in waiting.items())
+        total = sum(
+            rows * self._planner.bytes_a_message(stream, bounds.get(stream, NOTHING))
+            for stream, rows in waiting.items()
+        )
         return max(sum(waiting.values()) * size // total, 1)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the streams end, and the metrics of the batch that was just planned.
 
-        Spark shows this in the progress of the query and uses it for nothing else, so it is a place for metrics.
+        Spark shows this in the progress of the query and uses it for nothing else, so it is a place for metrics. It
+        asks right after the batch was planned, so what the plan saw is not asked for again.
         """
-        ends = _ends(self._planner.bounds())
+        bounds = self._bounds if self._bounds is not None else self._planner.bounds()
+        ends = _ends(bounds)
         metrics = {
             each.stream: {
                 "rows": each.rows,
-                "bytes": each.rows * self._planner.connection.bytes_a_message(each.stream) if each.rows else 0,
+                "bytes": each.rows * self._planner.bytes_a_message(each.stream, bounds.get(each.stream, NOTHING))
+                if each.rows
+                else 0,
                 "lag": max(ends.get(each.stream, each.end) - each.end, 0),
             }
             for each in self._planned
