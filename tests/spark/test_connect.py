@@ -26,6 +26,7 @@ def test_what_users_do_works_through_connect(tmp_path: Path) -> None:
         "files": "penstock.spark.LocalFiles",
         "pandas": [2, 4, 6],
         "foreachBatch": ["1", "2", "3"],
+        "metrics": [["in", 3, 0]],
         "transformWithState": [["a", "2"], ["b", "1"]],
         "join": ["aa", "aa", "bb"],
         "parquet": ["1", "2", "3"],

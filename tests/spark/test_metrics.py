@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
+import pytest
 from tests.support.spark.world import World
 
 from penstock.spark.metrics import MetricsListener, StreamMetrics, stream_metrics
@@ -38,3 +40,13 @@ def test_a_batch_has_rows_bytes_a_rate_and_a_lag_by_stream(world: World) -> None
     assert 100 * a.rows <= a.bytes <= 200 * a.rows
     assert a.rows_per_second > 0
     assert sum(each.rows for each in last) == 11
+
+
+REPORTED = {"s": 8, "penstock:metrics": {"s": {"rows": 4, "bytes": 400, "lag": 3}}}
+
+
+@pytest.mark.parametrize("latest", [REPORTED, json.dumps(REPORTED)], ids=["classic", "connect"])
+def test_metrics_are_found_in_what_spark_and_spark_connect_show(latest: Any) -> None:
+    others = [{"latestOffset": each} for each in ("an offset of another source", "7", 7, None)]
+    progress = {"batchDuration": 2000, "sources": [*others, {"latestOffset": latest}]}
+    assert stream_metrics(progress) == [StreamMetrics("s", 4, 2.0, 400, 3)]

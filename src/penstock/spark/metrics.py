@@ -42,12 +42,21 @@ def stream_metrics(progress: StreamingQueryProgress | dict[str, Any]) -> list[St
     """The metrics of a batch by stream, of all sources that are streams."""
     told = json.loads(progress.json) if hasattr(progress, "json") else progress
     seconds = max(told.get("batchDuration") or 0, 1) / 1000
-    latest = [source["latestOffset"] for source in told["sources"] if isinstance(source.get("latestOffset"), dict)]
     return [
         StreamMetrics(stream, each["rows"], each["rows"] / seconds, each["bytes"], each["lag"])
-        for ends in latest
-        for stream, each in ends.get(METRICS, {}).items()
+        for source in told["sources"]
+        for stream, each in _reported(source.get("latestOffset")).items()
     ]
+
+
+def _reported(latest: Any) -> dict[str, Any]:
+    """The metrics in what a source reported, as an object or, through Spark Connect, as JSON in a string."""
+    if isinstance(latest, str):
+        try:
+            latest = json.loads(latest)
+        except ValueError:  # of another source
+            return {}
+    return latest.get(METRICS, {}) if isinstance(latest, dict) else {}
 
 
 class MetricsListener(StreamingQueryListener):

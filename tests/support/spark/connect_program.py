@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from tests.support.spark.busy import patiently
 
 import penstock.spark
+from penstock.spark.metrics import stream_metrics
 
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -55,14 +56,16 @@ class Program:
     def follow(self, stream: str) -> Any:
         return self.spark.readStream.format("penstock").option("text", True).option("stream", stream).load()
 
-    def run(self, name: str, writer: Callable[[], Any]) -> None:
-        """Run a query to the end of what there is."""
+    def run(self, name: str, writer: Callable[[], Any]) -> Any:
+        """Run a query to the end of what there is; the progress of its batches."""
 
-        def to_the_end() -> None:
+        def to_the_end() -> Any:
             ready = writer().option("checkpointLocation", f"{self._folder}/{name}").trigger(availableNow=True)
-            ready.start().awaitTermination()
+            query = ready.start()
+            query.awaitTermination()
+            return query.recentProgress
 
-        patiently(to_the_end)
+        return patiently(to_the_end)
 
     def entries(self, stream: str) -> list[str]:
         return sorted(row.entry for row in self.read(stream).select("entry").collect())
@@ -84,7 +87,8 @@ def main(url: str, folder: str) -> None:
     found["pandas"] = sorted(row[0] for row in program.read("in").select(doubled("entry")).collect())
 
     frame = program.follow("in")
-    program.run("once", lambda: frame.writeStream.foreachBatch(write_once))
+    progress = program.run("once", lambda: frame.writeStream.foreachBatch(write_once))
+    found["metrics"] = [(each.stream, each.rows, each.lag) for shown in progress for each in stream_metrics(shown)]
     found["foreachBatch"] = program.entries("once")
 
     counts = frame.groupBy("tag").transformWithStateInPandas(Count(), "tag string, entry string", "Append", "None")
