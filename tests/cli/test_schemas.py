@@ -38,12 +38,19 @@ def test_a_proposal_is_set_and_widens_what_is_there(ours: Server, client: Any) -
     client.tschema_set("s", "user string NOT NULL, n int DEFAULT 1")
     client.twrite("s", "", '{"user":"ada","n":7,"page":"/"}')
     code, out, err = run(ours, "infer", "s", "--set")
-    assert (code, out) == (0, 'TSCHEMA SET s "user string NOT NULL, n bigint DEFAULT 1, page string"\n')
+    assert (code, out) == (0, 'TSCHEMA SET s "user string NOT NULL, n int DEFAULT 1, page string"\n')
     assert "version 2 of the schema of 's' is set" in err
     client.twrite("s", "", '{"user":7,"n":"x"}')
     code, _, err = run(ours, "infer", "s", "--sample", "5")
     assert code == 0
     assert "left out the field user: no type holds both ada and 7" in err
+
+
+def test_entries_that_fit_the_schema_leave_it_as_it_is(ours: Server, client: Any) -> None:
+    fields = "amount decimal(10,2), b binary, m map<string, int>, lines array<struct<price decimal(10,2)>>, f float"
+    client.tschema_set("s", fields)
+    client.twrite("s", "", '{"amount":12.50,"b":"AP8=","m":{"a":1},"lines":[{"price":1.5}],"f":1.5}')
+    assert run(ours, "infer", "s")[:2] == (0, f'TSCHEMA SET s "{fields}"\n')
 
 
 def test_a_sample_that_contradicts_the_schema_is_reported(ours: Server, client: Any) -> None:

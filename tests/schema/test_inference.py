@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.schema.fitting import misfit
 from penstock.schema.inference import infer
 from penstock.schema.parser import parse
+from penstock.schema.widening import merged
 
 
 def proposed(*entries: str) -> str:
@@ -59,6 +60,42 @@ def test_what_no_type_holds_is_left_out_and_named() -> None:
 def test_a_sample_without_objects_gives_no_schema() -> None:
     assert infer([(1, b"x")]).schema is None
     assert infer([]).schema is None
+
+
+@pytest.mark.parametrize(
+    ("known", "entries", "widened"),
+    [
+        ("a decimal(10,2)", ['{"a":12.50}', '{"a":7}'], "a decimal(10,2)"),
+        ("a decimal(10,2)", ['{"a":12.50}', '{"a":12345678901}'], "a decimal(21,2)"),
+        ("a binary", ['{"a":"AP8="}'], "a binary"),
+        ("a tinyint, b float", ['{"a":1,"b":1.5}', '{"a":300}'], "a bigint, b float"),
+        ("a date", ['{"a":"2026-01-31"}', '{"a":null}', "{}"], "a date"),
+        ("a timestamp", ['{"a":"2026-01-31"}'], "a timestamp"),
+        ("a map<string, int>", ['{"a":{"x":1,"y":null}}', '{"a":{}}'], "a map<string, int>"),
+        ("a map<string, int>", ['{"a":{"x":5000000000}}'], "a map<string, bigint>"),
+        ("a array<int>", ['{"a":[]}', '{"a":[1]}'], "a array<int>"),
+        (
+            "a array<struct<p decimal(10,2), q string>>",
+            ['{"a":[{"p":1.5,"r":1}]}'],
+            "a array<struct<p decimal(10,2), q string, r bigint>>",
+        ),
+        ("a struct<p binary>", ['{"a":{}}'], "a struct<p binary>"),
+        ("a struct<p binary>", ['{"a":{"p":"AP8="}}', '{"a":{"q":"x"}}'], "a struct<p binary, q string>"),
+    ],
+)
+def test_only_values_that_do_not_fit_the_schema_of_the_stream_change_it(
+    known: str, entries: list[str], widened: str
+) -> None:
+    schema = parse(known)
+    found = infer(enumerate(entry.encode() for entry in entries), schema)
+    assert found.schema is not None and not found.left_out
+    assert str(merged(schema, found.schema)) == widened
+
+
+def test_a_value_that_no_wider_type_holds_is_named_beside_one_that_fits() -> None:
+    found = infer([(1, b'{"a":"AP8=","b":1}'), (2, b'{"a":7}')], parse("a binary"))
+    assert str(found.schema) == "b bigint"
+    assert found.left_out == {"a": "no type holds both AP8= and 7"}
 
 
 values = st.recursive(

@@ -46,13 +46,14 @@ def infer_schema(
     server = RemoteServer(url, "schema")
     server.check()
     first, last = _bounds(server, stream)
-    proposal = infer(_sample(server, stream, first, last, sample))
+    known = _known(server, stream)
+    proposal = infer(_sample(server, stream, first, last, sample), known)
     _tell(server, proposal, last - first + 1)
     if proposal.schema is None:
         server.fail(
             f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'"
         )
-    fields = str(_widened(server, stream, proposal.schema))
+    fields = str(_widened(server, stream, known, proposal.schema))
     print(f"TSCHEMA SET {_quoted(stream)} {_quoted(fields)}")
     if is_set:
         server.say(
@@ -130,13 +131,18 @@ def _tell(server: RemoteServer, proposal: Proposal, there_are: int) -> None:
         server.say(f"left out the field {one_line(name)}: {one_line(why)}")
 
 
-def _widened(server: RemoteServer, stream: str, proposed: Schema) -> Schema:
-    """The proposal, as a version that may follow the schema that the stream has."""
+def _known(server: RemoteServer, stream: str) -> Schema | None:
+    """The schema that the stream has."""
     found: Any = server.call("TSCHEMA", "GET", stream)
-    if found is None:
+    return parse(found[b"fields"].decode()) if found is not None else None
+
+
+def _widened(server: RemoteServer, stream: str, known: Schema | None, proposed: Schema) -> Schema:
+    """The proposal, as a version that may follow the schema that the stream has."""
+    if known is None:
         return proposed
     try:
-        return merged(parse(found[b"fields"].decode()), proposed)
+        return merged(known, proposed)
     except InvalidSchema as error:
         server.fail(f"the sample does not fit the schema that '{one_line(stream)}' has, not even a wider one: {error}")
 

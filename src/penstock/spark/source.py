@@ -143,7 +143,7 @@ class _Planner:
         size = self._sizes.get(stream)
         if size is None or not size.asked_at <= bounds.end <= size.holds_to:
             length = bounds.end - bounds.first
-            size = _Size(self.link.bytes_a_message(stream), bounds.end, bounds.end + length)
+            size = _Size(self.connection.bytes_a_message(stream), bounds.end, bounds.end + length)
             self._sizes[stream] = size
         return size.bytes
 
