@@ -85,9 +85,44 @@ Identifier: [id = d7dc8a66, runId = 5820082b]
 """
 
 
+IN_A_POOL = """\
+[STREAM_FAILED] Query [id = 30d0146e, runId = 067fd651] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
+An error occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python \
+Proxy. Return Message: Traceback (most recent call last):
+  File "/lib/pyspark/errors/exceptions/captured.py", line 256, in deco
+    return f(*a, **kw)
+  File "/lib/py4j/protocol.py", line 327, in get_return_value
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o61.save.
+: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: penstock. Make \
+sure the provider name is correct. SQLSTATE: 42K02
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.dataSourceNotFoundError(QueryExecutionErrors.scala:755)
+Caused by: java.lang.ClassNotFoundException: penstock.DefaultSource
+\tat java.base/java.net.URLClassLoader.findClass(URLClassLoader.java:445)
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+"""
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [
+        (
+            IN_A_POOL,
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: penstock. Make sure the provider name is correct. "
+            "If it is penstock: make the session with penstock.spark.builder, and call penstock.spark.activate(spark) "
+            "in threads of your own.",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 8, runId = 0] terminated with exception:  SQLSTATE: XXKST (no cause message)\n"
+            "=== Streaming Query ===\nIdentifier: [id = 8, runId = 0]",
+            "Spark says no reason: a Python process of the query has ended, or was killed. Start the query again.",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 8, runId = 0] terminated with exception: Connection reset\n"
+            "=== Streaming Query ===\nIdentifier: [id = 8, runId = 0]",
+            "Connection reset",
+        ),
         (STREAMING, "stream s was read up to offset 10, and the stream is no longer there. Start anew"),
         (
             "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed to connect back."

@@ -180,8 +180,12 @@ def shorten(text: str) -> str:
     _, found, stack = text.rpartition("Traceback (most recent call last):")
     if found:
         raised = _LAST_LINE_OF_A_STACK.search(stack)
+        if raised is not None and raised[1] == "Py4JJavaError" and (said := _OF_JAVA.search(stack, raised.end())):
+            return shorten(stack[said.end() :])  # Python's line says no more than "An error occurred while calling o1"
         if raised is not None:
             return raised[2].strip() if raised[1] in _OUR_OWN else f"{raised[1]}: {raised[2].strip()}"
+    if _WITHOUT_WORDS.search(text):
+        return _NO_WORDS
     text = _OF_A_QUERY.sub("", text)
     sentence = " ".join(_NOT_FOR_USERS.split(text, maxsplit=1)[0].split())
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in sentence), "")
@@ -190,10 +194,14 @@ def shorten(text: str) -> str:
 
 _NOT_FOR_USERS = re.compile(
     r"\s*SQLSTATE: |\s+(?:Verify the spelling|If you want to force|Perhaps you are) |\n\s*at |"
-    r"\n\s*(?:['~+*]|JVM stacktrace)"
+    r"\n\s*(?:['~+*]|JVM stacktrace)|\s+=== Streaming Query ==="
 )
 """Where that begins in a message which only Spark's authors need, or which would do harm."""
 _OF_A_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (?:requirement failed: )?")
+_OF_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ", re.MULTILINE)
+"""Where the exception of Java begins in one of py4j."""
+_WITHOUT_WORDS = re.compile(r"terminated with exception:\s+SQLSTATE: \w+ \(no cause message\)")
+_NO_WORDS = "Spark says no reason: a Python process of the query has ended, or was killed. Start the query again."
 _REMEDIES = {
     "does not support Update mode": "Write in foreachBatch, with the options txnAppId and txnVersion.",
     "Python worker failed to connect back": (
