@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psutil
+import py4j.java_gateway
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -234,15 +235,22 @@ def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Pa
 
 
 def test_an_interrupt_is_told_in_our_own_words_only(caplog: pytest.LogCaptureFixture) -> None:
+    as_py4j = compile('logging.error("Exception while sending command.")', py4j.java_gateway.__file__, "exec")
+
     def log() -> list[str]:
         caplog.clear()
-        logging.error("KeyboardInterrupt while sending command.")  # as py4j does
+        exec(as_py4j, {"logging": logging})
         logging.getLogger("py4j.clientserver").error("Exception occurred while shutting down connection")
+        logging.error("ours")
         return caplog.messages
 
-    with _Stop():
-        assert log() == []
-    assert len(log()) == 2
+    stop = _Stop()
+    stop.be_patient()
+    with stop:
+        assert log() == ["Exception while sending command.", "ours"]
+        signal.raise_signal(signal.SIGINT)
+        assert log() == ["ours"]
+    assert len(log()) == 3
 
 
 COPY = """\

@@ -126,31 +126,32 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self._patient = False
+        self._came = False  # a signal
 
     def be_patient(self) -> None:
         self._patient = True
 
     def __enter__(self) -> None:
-        logging.getLogger().addFilter(_is_no_interrupt)
+        logging.getLogger().addFilter(self._is_told)
         logging.getLogger("py4j").propagate = False
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        logging.getLogger().removeFilter(_is_no_interrupt)
+        logging.getLogger().removeFilter(self._is_told)
         logging.getLogger("py4j").propagate = True
 
     def _handle(self, number: int, frame: object) -> None:
+        self._came = True
         if not self._patient or self.asked.is_set():
             raise KeyboardInterrupt
         self.asked.set()
         print("penstock run: stopping the flows; once more to stop at once", file=sys.stderr, flush=True)
 
-
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Silence py4j, which logs the whole stack when it is interrupted; this program prints one line."""
-    return not record.getMessage().startswith("KeyboardInterrupt")
+    def _is_told(self, record: logging.LogRecord) -> bool:
+        """Silence py4j, which logs stacks with the root logger when it is interrupted; this program prints one line."""
+        return not (self._came and Path(record.pathname).parent.name == "py4j")
 
 
 @contextlib.contextmanager
