@@ -123,6 +123,19 @@ Caused by: java.lang.ClassNotFoundException: penstock.DefaultSource
             "=== Streaming Query ===\nIdentifier: [id = 8, runId = 0]",
             "Connection reset",
         ),
+        (
+            "[STREAM_FAILED] Query [id = 8, runId = 0] terminated with exception: Stream closed SQLSTATE: XXKST\n"
+            "=== Streaming Query ===",
+            "Stream closed. A Python process of Spark has ended, or was killed: start the query again, several "
+            "times if need be.",
+        ),
+        (
+            "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times: org.apache.spark.SparkException: "
+            "Python worker exited unexpectedly (crashed)\n\tat org.apache.spark",
+            "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times: org.apache.spark.SparkException: "
+            "Python worker exited unexpectedly (crashed). A Python process of Spark has ended, or was killed: start "
+            "the query again, several times if need be.",
+        ),
         (STREAMING, "stream s was read up to offset 10, and the stream is no longer there. Start anew"),
         (
             "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed to connect back."

@@ -12,6 +12,10 @@ The invariants: this process has one thread, since a lock that another thread ho
 only processes of its own user. It ends with the program that started it, which holds its standard input, and takes its
 forks along. A process that it does not fork, or that finds no server, starts as it would without us.
 
+The price: if this process is killed, all Python processes of Spark end with it. The queries fail, and so does the first
+attempt of each kind of worker after that ("Stream closed"), because Java still has the daemon that ended. The next one
+starts without us.
+
 Variables of the environment that libraries read while they are loaded must be those of this process; a request with
 others is refused. Rejected: `spark.python.daemon.module`, which is for tasks only; a server that the first worker
 starts, which would have to be found by the others, and would not import while Java starts.

@@ -189,7 +189,7 @@ def shorten(text: str) -> str:
     text = _OF_A_QUERY.sub("", text)
     sentence = " ".join(_NOT_FOR_USERS.split(text, maxsplit=1)[0].split())
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in sentence), "")
-    return f"{sentence} {remedy}".rstrip()
+    return f"{sentence.rstrip('.')}. {remedy}" if remedy else sentence
 
 
 _NOT_FOR_USERS = re.compile(
@@ -202,7 +202,11 @@ _OF_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ", re.MULTILINE)
 """Where the exception of Java begins in one of py4j."""
 _WITHOUT_WORDS = re.compile(r"terminated with exception:\s+SQLSTATE: \w+ \(no cause message\)")
 _NO_WORDS = "Spark says no reason: a Python process of the query has ended, or was killed. Start the query again."
+_KILLED = "A Python process of Spark has ended, or was killed: start the query again, several times if need be."
+"""With fork_server.py killed, the first process of each kind still fails; the next one starts without it."""
 _REMEDIES = {
+    "Stream closed": _KILLED,
+    "Python worker exited unexpectedly (crashed)": _KILLED,
     "does not support Update mode": "Write in foreachBatch, with the options txnAppId and txnVersion.",
     "Python worker failed to connect back": (
         "Spark gives a Python process ten seconds to start, and this machine is too busy for that: start the query "
