@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import marshal
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from tests.support.spark.world import World
 from tests.support.waiting import wait_until
 
 from penstock.spark import fork_request
-from penstock.spark.fork_server import receive
+from penstock.spark.fork_server import Incoming, fits
 from penstock.spark.worker_python import FORK_SERVER, ForkServer, fork_server, use_worker_python, worker_python
 
 ROOT = Path(__file__).parents[2]
@@ -203,5 +205,66 @@ def test_what_is_no_request_is_refused_and_ends_nothing(sent: bytes) -> None:
         if sent:
             socket.send_fds(theirs, [sent], [null.fileno()] * 3)
         theirs.shutdown(socket.SHUT_WR)
+        incoming = Incoming(ours)
         with pytest.raises((OSError, ValueError, EOFError, TypeError)):  # those that the server expects
-            receive(ours)
+            while incoming.receive() is None:
+                pass
+        incoming.close()
+
+
+def test_a_request_arrives_in_pieces() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path("/dev/null").open("rb") as null:
+        incoming = Incoming(ours)
+        assert incoming.receive() is None
+        body = marshal.dumps((["-m", "x"], {b"A": b"1"}, "/"))
+        sent = len(body).to_bytes(8, "little") + body
+        socket.send_fds(theirs, [sent[:3]], [null.fileno()] * 3)
+        assert incoming.receive() is None
+        theirs.sendall(sent[3:20])
+        assert incoming.receive() is None
+        theirs.sendall(sent[20:])
+        request = incoming.receive()
+        assert request is not None
+        assert request[:3] == (["-m", "x"], {b"A": b"1"}, "/")
+        for each in request.streams:
+            os.close(each)
+
+
+def test_connections_that_send_nothing_hold_no_other_one_up_and_are_closed(server: ForkServer) -> None:
+    assert told(server.name)[2] == 7  # so it has imported everything
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(20)]
+        for each in silent:
+            each.connect(f"\0{server.name}")
+        before = time.monotonic()
+        assert told(server.name)[2] == 7
+        assert time.monotonic() - before < 50, "it waited for each, five seconds"
+        assert [each.recv(1) for each in silent] == [b""] * 20
+
+
+def test_a_fork_that_pays_no_attention_to_sigterm_is_killed(server: ForkServer) -> None:
+    with started(server.name, "ignore") as process:
+        fork = staying(process)
+        process.kill()  # so it cannot ask the fork to end
+        wait_until(lambda: not fork.is_running())
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "do"),
+    [
+        ({}, {}, True),
+        ({}, {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES"}, True),
+        ({"HOME": "/", "PYTHONPATH": "/x", "PYTHON_WORKER_FACTORY_PORT": "1"}, {"PYTHONPATH": "/y"}, True),
+        ({"PYTHON_GIL": "0"}, {}, False),
+        ({"PYTHON_CPU_COUNT": "1"}, {"PYTHON_CPU_COUNT": "2"}, False),
+        ({"PYTHON_CPU_COUNT": "2"}, {"PYTHON_CPU_COUNT": "2"}, True),
+        ({}, {"LC_ALL": "C"}, False),
+        ({}, {"MALLOC_ARENA_MAX": "1"}, False),
+    ],
+)
+def test_only_variables_that_no_library_has_read_may_differ(
+    given: dict[str, str], own: dict[str, str], do: bool
+) -> None:
+    theirs, ours = ({name.encode(): value.encode() for name, value in each.items()} for each in (given, own))
+    assert fits(theirs, ours) == do

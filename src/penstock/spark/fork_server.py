@@ -17,8 +17,10 @@ attempt of each kind of worker after that ("Stream closed"), because Java still 
 starts without us.
 
 Variables of the environment that libraries read while they are loaded must be those of this process; a request with
-others is refused. Rejected: `spark.python.daemon.module`, which is for tasks only; a server that the first worker
-starts, which would have to be found by the others, and would not import while Java starts.
+others is refused. A fork has the umask, the niceness, the limits (RLIMIT_NOFILE) and the CPU affinity of this process,
+which are those of the program that started it, also if Java was given others. Rejected: `spark.python.daemon.module`,
+which is for tasks only; a server that the first worker starts, which would have to be found by the others, and would
+not import while Java starts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import atexit
 import contextlib
 import importlib
 import marshal
+import math
 import os
 import runpy
 import select
@@ -63,13 +66,24 @@ READ_WHEN_LOADED = (
     "LANG",
 )
 """Variables that begin like this are read by Python or by libraries while they are loaded."""
-OF_SPARK = ("PYTHON_", "PYTHONPATH")
+OF_SPARK = (
+    "PYTHON_WORKER_",
+    "PYTHON_UNIX_DOMAIN_",
+    "PYTHON_FAULTHANDLER_DIR",
+    "PYTHON_TRACEBACK_DUMP_",
+    "PYTHON_DAEMON_",
+    "PYTHON_UDF_",
+    "PYTHONPATH",
+)
 """Those that begin like this are not: Spark's own, and the path, which a fork gets anew."""
+OF_WORKERS = (b"PYTHONHASHSEED", b"PYTHONUNBUFFERED", b"OMP_NUM_THREADS")
+"""What this process was started with as Spark starts workers of tasks; others may lack it."""
 UID = struct.Struct("3i")
 LONGEST = 1 << 24
 """Bytes that a request may have; arguments and an environment have some thousand."""
 PATIENCE = 5.0
-"""Seconds for a request to arrive, and for forks to end when they are told to."""
+"""Seconds for a request to arrive, and for forks to end when they are told to, before they are killed."""
+A_READ = 1 << 16
 
 
 class Request(NamedTuple):
@@ -100,28 +114,45 @@ def preload() -> None:
     worker_daemon.ready_to_fork()
 
 
-def receive(connection: socket.socket) -> Request:
-    """The request of a process of our own user; ValueError or OSError if it is none."""
-    _, uid, _ = UID.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UID.size))
-    if uid != os.getuid():
-        raise ValueError("another user")
-    connection.settimeout(PATIENCE)
-    head, streams, _, _ = socket.recv_fds(connection, 8, 3)
-    try:
-        with connection.makefile("rb") as rest:
-            head += rest.read(8 - len(head))
-            length = int.from_bytes(head, "little")
-            if length > LONGEST:
-                raise ValueError("too long")
-            body = rest.read(length)
-        if len(body) < length or len(streams) != 3:
-            raise ValueError("cut off")
-        words, environment, folder = marshal.loads(body)
-    except BaseException:
-        for each in streams:
+class Incoming:
+    """A request that arrives in pieces, so that a process that sends nothing makes no other one wait."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.until = time.monotonic() + PATIENCE
+        self._data = bytearray()
+        self._streams: list[int] = []
+        connection.setblocking(False)
+
+    def receive(self) -> Request | None:
+        """The request of a process of our own user, once all of it is here; ValueError or OSError if it is none."""
+        _, uid, _ = UID.unpack(self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UID.size))
+        if uid != os.getuid():
+            raise ValueError("another user")
+        try:
+            data, streams, _, _ = socket.recv_fds(self.connection, A_READ, 3)
+        except BlockingIOError:
+            return None
+        self._data += data
+        self._streams += streams
+        length = int.from_bytes(self._data[:8], "little")
+        if len(self._data) >= 8 and length > LONGEST:
+            raise ValueError("too long")
+        if len(self._data) < 8 or len(self._data) < 8 + length:
+            if not data:
+                raise EOFError("cut off")
+            return None
+        if len(self._streams) != 3:
+            raise ValueError("not three streams")
+        words, environment, folder = marshal.loads(self._data[8 : 8 + length])
+        streams, self._streams = self._streams, []
+        return Request(words, environment, folder, streams)
+
+    def close(self) -> None:
+        for each in self._streams:
             os.close(each)
-        raise
-    return Request(words, environment, folder, streams)
+        self._streams = []
+        self.connection.close()
 
 
 def fits(given: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> bool:
@@ -131,12 +162,14 @@ def fits(given: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> bool:
     True
     >>> fits({b"OMP_NUM_THREADS": b"4"}, {b"OMP_NUM_THREADS": b"1"})
     False
+    >>> fits({}, {b"OMP_NUM_THREADS": b"1", b"LC_ALL": b"C"})
+    False
     """
     watched, ours = (tuple(each.encode() for each in names) for names in (READ_WHEN_LOADED, OF_SPARK))
     return all(
-        own.get(name) == value
-        for name, value in given.items()
-        if name.startswith(watched) and not name.startswith(ours)
+        own.get(name) == given.get(name)
+        for name in {*own, *given}
+        if name.startswith(watched) and not name.startswith(ours) and (name in given or name not in OF_WORKERS)
     )
 
 
@@ -146,7 +179,9 @@ class ForkServer:
     def __init__(self, listener: socket.socket, environment: Mapping[bytes, bytes]) -> None:
         self._listener = listener
         self._environment = environment
+        self._incoming: dict[int, Incoming] = {}  # by their descriptors
         self._forks: dict[int, Fork] = {}  # by each of their descriptors
+        self._told: dict[int, float] = {}  # forks that were told to end, by `ended`: when they are killed
         self._poll = select.poll()
         for each in (0, listener):
             self._poll.register(each, select.POLLIN)
@@ -154,24 +189,61 @@ class ForkServer:
     def serve(self) -> Request | None:
         """In a fork, what it is to become; None in the server, when it is to end."""
         while True:
-            for descriptor, _ in self._poll.poll():
+            for descriptor, _ in self._poll.poll(self._milliseconds()):
                 if descriptor == 0:
                     self._end()
                     return None
                 if descriptor == self._listener.fileno():
-                    connection, _ = self._listener.accept()
-                    if (request := self._answer(connection)) is not None:
+                    self._accept()
+                elif descriptor in self._incoming:
+                    if (request := self._hear(self._incoming[descriptor])) is not None:
                         return request
                 elif descriptor in self._forks:
                     self._look_after(self._forks[descriptor], descriptor)
+            self._give_up()
 
-    def _answer(self, connection: socket.socket) -> Request | None:
-        """Fork, if the request is in order; it is returned in the fork. Who gets no answer starts by itself."""
+    def _milliseconds(self) -> int | None:
+        """How long nothing is to be done, if nothing comes."""
+        untils = [each.until for each in self._incoming.values()] + list(self._told.values())
+        return max(math.ceil((min(untils) - time.monotonic()) * 1000), 0) if untils else None
+
+    def _give_up(self) -> None:
+        """Let go of requests that do not arrive, and kill forks that do not end."""
+        now = time.monotonic()
+        for incoming in [each for each in self._incoming.values() if each.until <= now]:
+            self._drop(incoming)
+            incoming.close()
+        for ended in [ended for ended, until in self._told.items() if until <= now]:
+            del self._told[ended]
+            os.kill(self._forks[ended].pid, signal.SIGKILL)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        self._incoming[connection.fileno()] = Incoming(connection)
+        self._poll.register(connection, select.POLLIN)
+
+    def _drop(self, incoming: Incoming) -> None:
+        del self._incoming[incoming.connection.fileno()]
+        self._poll.unregister(incoming.connection)
+
+    def _hear(self, incoming: Incoming) -> Request | None:
+        """Fork, if a request is complete and in order; it is returned in the fork.
+
+        A process that gets no answer starts by itself.
+        """
         try:
-            request = receive(connection)
+            request = incoming.receive()
         except (OSError, ValueError, EOFError, TypeError):
-            connection.close()
+            self._drop(incoming)
+            incoming.close()
             return None
+        if request is None:  # a piece of it
+            return None
+        self._drop(incoming)
+        return self._answer(request, incoming.connection)
+
+    def _answer(self, request: Request, connection: socket.socket) -> Request | None:
+        """Fork for a request; it is returned in the fork."""
         try:
             pid = os.fork() if fits(request.environment, self._environment) else -1
         except OSError:  # too many processes, or too little memory
@@ -203,8 +275,10 @@ class ForkServer:
         if descriptor != fork.ended:
             self._forget(descriptor)
             os.kill(fork.pid, signal.SIGTERM)  # as Java told the process that it knows
+            self._told[fork.ended] = time.monotonic() + PATIENCE
             return
         _, status = os.waitpid(fork.pid, 0)
+        self._told.pop(fork.ended, None)
         self._forget(fork.ended)
         os.close(fork.ended)
         self._forget(fork.waiting.fileno())
@@ -220,6 +294,8 @@ class ForkServer:
         """Let go, in a fork, of what is the server's."""
         connection.close()
         self._listener.close()
+        for incoming in self._incoming.values():
+            incoming.close()
         for fork in set(self._forks.values()):
             os.close(fork.ended)
             fork.waiting.close()

@@ -1,6 +1,7 @@
-"""Says what a Python process finds in itself: python -m tests.support.spark.forked tell CODE | stay
+"""Says what a Python process finds in itself: python -m tests.support.spark.forked tell CODE | stay | ignore
 
 `tell` prints it as JSON, complains on standard error and exits with the code. `stay` prints its process id and stays.
+`ignore` does so too, and pays no attention to SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 
 def main(what: str, *words: str) -> None:
-    if what == "stay":
+    if what in ("stay", "ignore"):
+        if what == "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.stdout.write(f"{os.getpid()}\n")
         sys.stdout.flush()
         signal.pause()
