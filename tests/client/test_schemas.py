@@ -80,7 +80,7 @@ def test_a_table_is_written_as_its_own_schema_has_it(streams: Any) -> None:
     }  # fmt: skip
     assert first.tag.decode() == OBJECT["text"]
     assert second.tag == b""
-    empty = dict.fromkeys(OBJECT) | {"tags": [], "counts": {}}
+    empty = dict.fromkeys(OBJECT) | {"half": "NaN", "tags": [], "counts": {}}
     assert json.loads(second.entry) == empty
 
 

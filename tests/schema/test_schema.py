@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.schema import fitting
 from penstock.schema.arrow_types import arrow_schema
 from penstock.schema.fields import Field, InvalidSchema, Schema, Type
-from penstock.schema.fitting import LONG, misfit
+from penstock.schema.fitting import LONG, NOT_FINITE, misfit
 from penstock.schema.json_entries import JsonEntries
 from penstock.schema.parser import MAX_DEPTH, MAX_FIELDS, parse
 from penstock.schema.widening import narrowing
@@ -68,8 +68,10 @@ def values(kind: Type) -> st.SearchStrategy[Any]:
         return objects(kind.fields)
     simple: dict[str, st.SearchStrategy[Any]] = {
         "boolean": st.booleans(),
-        "float": st.floats(width=32, allow_nan=False, allow_infinity=False),
-        "double": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**30), 10**30),
+        "float": st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from(NOT_FINITE),
+        "double": st.floats(allow_nan=False, allow_infinity=False)
+        | st.integers(-(10**30), 10**30)
+        | st.sampled_from(NOT_FINITE),
         "string": st.text(max_size=5),
         "binary": st.binary(max_size=5).map(lambda content: base64.b64encode(content).decode()),
         "date": st.dates().map(date.isoformat),
@@ -226,6 +228,8 @@ def test_every_entry_that_fits_a_schema_is_read_by_it(data: st.DataObject) -> No
         ("a int", b'{"a":true}', "a must be of type int"),
         ("a boolean", b'{"a":1}', "a must be true or false"),
         ("a string", b'{"a":12}', "a must be a string"),
+        ("a double", b'{"a":"nan"}', "a must be a number"),
+        ("a decimal(10,2)", b'{"a":"NaN"}', "a must be a number"),
         ("a double", b'{"a":1e309}', "a is out of the range of double"),
         ("a float", b'{"a":1e39}', "a is out of the range of float"),
         ("a double", b'{"a":1e99999999999999999999}', "an exponent"),

@@ -13,6 +13,7 @@ from pyspark.sql.types import DayTimeIntervalType, StructType
 from penstock import Client, Server
 from penstock.schema.arrow_types import arrow_schema
 from penstock.schema.fields import InvalidSchema
+from penstock.schema.json_entries import JsonEntries
 from penstock.schema.parser import parse
 from penstock.schema.readable import can_be_read
 from penstock.schema.widening import merged, narrowing
@@ -208,7 +209,6 @@ def test_a_schema_is_made_or_widened_if_that_is_wanted(ours: Server, client: Any
     ("fields", "column", "why"),
     [
         ("user string NOT NULL", pa.array([None], pa.string()), "user must not be null"),
-        ("user double NOT NULL", pa.array([float("nan")]), "user must not be null"),
         ("user struct<x int NOT NULL>", pa.array([{"x": None}], INNER), "user.x must not be null"),
     ],
 )  # fmt: skip
@@ -221,6 +221,21 @@ def test_a_null_where_the_schema_says_not_null_is_refused(
         typed = TypedRows(connection, "s", batch.schema)
         with pytest.raises(ValueError, match=f"a row does not fit the schema of stream s: {why}"):
             typed.entries(batch)
+
+
+@pytest.mark.parametrize("fields", ["user double NOT NULL", "user struct<x double NOT NULL>", None])
+def test_numbers_that_are_none_are_written_as_they_are_read(ours: Server, client: Any, fields: str | None) -> None:
+    if fields:
+        client.tschema_set("s", fields, check="refuse")
+    values = [float(each) for each in ("nan", "inf", "-inf")]
+    is_struct = fields is not None and "struct" in fields
+    batch = pa.RecordBatch.from_pylist([{"user": {"x": each} if is_struct else each} for each in values])
+    with Link(options_of({"url": ours.url, "stream": "s"})) as link:
+        entries = TypedRows(link, "s", batch.schema).entries(batch)
+    assert [b'"NaN"' in entries[0], b'"Infinity"' in entries[1], b'"-Infinity"' in entries[2]] == [True] * 3
+    client.twrite_many("s", [("", entry) for entry in entries])
+    rows, refused = JsonEntries(batch.schema).read(pa.array(entries, pa.binary()))
+    assert (str(rows.to_pylist()), refused) == (str(batch.to_pylist()), {})
 
 
 @pytest.mark.parametrize(

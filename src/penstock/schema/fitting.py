@@ -1,8 +1,9 @@
 """Whether an entry fits a schema.
 
 An entry fits if it is one JSON object, has every field that is NOT NULL and has no default, and each of its values has
-the field's type: 12 is not a string, and "12" is not a number. Fields that the schema does not name are allowed,
-because an older server must accept what a newer program writes.
+the field's type: 12 is not a string, and "12" is not a number. "NaN" is a float or a double, because JSON cannot write
+it otherwise. Fields that the schema does not name are allowed, because an older server must accept what a newer program
+writes.
 """
 
 from __future__ import annotations
@@ -100,9 +101,13 @@ def _integers(bits: int) -> Callable[[Type, Any, str], str | None]:
     return misfit
 
 
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How a float or a double that is no number is written in JSON, as by Spark's to_json: in quotes."""
+
+
 def _floating(kind: Type, value: Any, where: str) -> str | None:
     if type(value) not in (int, Decimal):
-        return f"{where} must be a number"
+        return None if value in NOT_FINITE else f"{where} must be a number"
     largest = _LARGEST[kind.name]
     return None if -largest <= value <= largest else f"{where} is out of the range of {kind}"
 

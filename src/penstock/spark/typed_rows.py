@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock.client.api.schemas import entries_of
 from penstock.schema.arrow_types import fields_of
 from penstock.schema.columns import OWN, column_of, field_of
-from penstock.schema.fields import Field, InvalidSchema, Schema, Type
+from penstock.schema.fields import InvalidSchema, Schema, Type
 from penstock.schema.fitting import misfit
 from penstock.schema.parser import parse
 from penstock.schema.widening import holds, merged
@@ -126,7 +126,7 @@ class TypedRows:
         if self._schema is not None:
             check_columns_fit(stream, self._schema, fields_in(columns))
         self._required = [field.name for field in self._schema.fields if field.required] if self._schema else []
-        self._is_checked = self._schema is not None and any(map(_may_hide_nulls, self._schema.fields))
+        self._is_checked = self._schema is not None and any(_has_required(field.type) for field in self._schema.fields)
 
     def entries(self, rows: pa.RecordBatch) -> list[bytes]:
         """The entries of some rows, in order; ValueError for a null that the schema does not allow."""
@@ -146,12 +146,8 @@ class TypedRows:
         return ValueError(f"a row does not fit the schema of stream {self._stream}: {why}. Filter such rows out")
 
 
-def _may_hide_nulls(field: Field) -> bool:
-    """Whether a forbidden null can be inside a value (a field of a struct, a NaN), where the column shows none."""
-    return (field.required and field.type.name in ("float", "double")) or _has_required(field.type)
-
-
 def _has_required(kind: Type) -> bool:
+    """Whether a forbidden null can be inside a value (a field of a struct), where the column shows none."""
     return any(map(_has_required, kind.parts)) or any(
         field.required or _has_required(field.type) for field in kind.fields
     )

@@ -124,7 +124,7 @@ def _writer(kind: Any, where: str) -> Callable[[Any], str]:
     if is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind):
         return lambda value: json.dumps(value, ensure_ascii=False)
     if is_.is_floating(kind):
-        return lambda value: json.dumps(value) if math.isfinite(value) else "null"  # JSON has no NaN
+        return _number
     if is_.is_decimal(kind):
         return lambda value: f"{value:f}"
     if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
@@ -144,6 +144,13 @@ def _writer(kind: Any, where: str) -> Callable[[Any], str]:
     if is_.is_dictionary(kind):
         return _writer(kind.value_type, where)
     raise TypeError(f"the column {where} is {kind}, which is not written as JSON; cast it to another type")
+
+
+def _number(value: float) -> str:
+    """A number, or one of the words in NOT_FINITE (penstock/schema/fitting.py): JSON has no other way to write it."""
+    if math.isfinite(value):
+        return json.dumps(value)
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
 def _nullable(write: Callable[[Any], str]) -> Callable[[Any], str]:
