@@ -124,6 +124,21 @@ Caused by: java.lang.ClassNotFoundException: penstock.DefaultSource
             "Connection reset",
         ),
         (
+            "[INSERT_COLUMN_ARITY_MISMATCH.NOT_ENOUGH_DATA_COLUMNS] Cannot write to `penstock`, the reason is not "
+            "enough data columns:\nTable columns: `stream`, `entry`.\nData columns: `entry`. SQLSTATE: 21S01",
+            "[INSERT_COLUMN_ARITY_MISMATCH.NOT_ENOUGH_DATA_COLUMNS] Cannot write to `penstock`, the reason is not "
+            "enough data columns: Table columns: `stream`, `entry`. Data columns: `entry`. If it is a view of a "
+            "stream, name in it the columns that you insert: CREATE TEMPORARY VIEW v (tag string, entry string) USING "
+            "penstock OPTIONS (stream 's').",
+        ),
+        (
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `a` cannot be resolved. Did you mean one of the "
+            "following? [`tag`, `time`, `entry`, `stream`, `offset`]. SQLSTATE: 42703;\n'Project ['a]",
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `a` cannot be resolved. Did you mean one of the "
+            "following? [`tag`, `time`, `entry`, `stream`, `offset`]. If it is a field of a stream: the stream has no "
+            "schema now. Set one (TSCHEMA SET, `penstock schema infer`), or name the columns with .schema(...).",
+        ),
+        (
             "[STREAM_FAILED] Query [id = 8, runId = 0] terminated with exception: Stream closed SQLSTATE: XXKST\n"
             "=== Streaming Query ===",
             "Stream closed. A Python process of Spark has ended, or was killed: start the query again, several "

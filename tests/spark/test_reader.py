@@ -170,6 +170,12 @@ def test_a_table_of_sql_names_its_provider() -> None:
     assert parse({"stream": "s", "provider": "penstock"}).stream == ("s",)
 
 
+def test_all_columns_of_a_stream_are_not_written_and_the_error_says_what_is() -> None:
+    everything = StructType([*ENTRY]).add("stream", StringType()).add("offset", LongType()).add("tag", BinaryType())
+    with pytest.raises(OptionError, match=r"columns offset cannot be written .* \.select\('tag', 'entry'\) copies"):
+        sink.check_columns(everything, parse({"stream": "copy"}))
+
+
 @pytest.mark.parametrize("options", [{}, {"maxBytesPerTrigger": "1000000"}])
 def test_a_batch_is_planned_with_one_question_to_the_server(
     ours: Server, client: redis.Redis, options: dict[str, str]

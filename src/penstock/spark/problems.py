@@ -189,6 +189,8 @@ def shorten(text: str) -> str:
     text = _OF_A_QUERY.sub("", text)
     sentence = " ".join(_NOT_FOR_USERS.split(text, maxsplit=1)[0].split())
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in sentence), "")
+    if "UNRESOLVED_COLUMN" in sentence and "`entry`" in sentence and "`offset`" in sentence:
+        remedy = _NO_SCHEMA
     return f"{sentence.rstrip('.')}. {remedy}" if remedy else sentence
 
 
@@ -202,9 +204,17 @@ _OF_JAVA = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ", re.MULTILINE)
 """Where the exception of Java begins in one of py4j."""
 _WITHOUT_WORDS = re.compile(r"terminated with exception:\s+SQLSTATE: \w+ \(no cause message\)")
 _NO_WORDS = "Spark says no reason: a Python process of the query has ended, or was killed. Start the query again."
+_NO_SCHEMA = (
+    "If it is a field of a stream: the stream has no schema now. Set one (TSCHEMA SET, `penstock schema infer`), or "
+    "name the columns with .schema(...)."
+)
 _KILLED = "A Python process of Spark has ended, or was killed: start the query again, several times if need be."
 """With fork_server.py killed, the first process of each kind still fails; the next one starts without it."""
 _REMEDIES = {
+    "INSERT_COLUMN_ARITY_MISMATCH": (
+        "If it is a view of a stream, name in it the columns that you insert: CREATE TEMPORARY VIEW v (tag string, "
+        "entry string) USING penstock OPTIONS (stream 's')."
+    ),
     "Stream closed": _KILLED,
     "Python worker exited unexpectedly (crashed)": _KILLED,
     "does not support Update mode": "Write in foreachBatch, with the options txnAppId and txnVersion.",

@@ -69,8 +69,8 @@ def check_columns(schema: StructType, options: Options) -> None:
     if "entry" in names and (unknown := names - {*NOT_FIELDS, "entry"}):
         raise OptionError(
             f"columns {', '.join(sorted(unknown))} cannot be written beside the column entry: a message is entry "
-            "and, if "
-            "there are such columns, stream, time, tag. Without entry, the other columns are the fields of the entry"
+            "and, if there are such columns, stream, time, tag. .select('tag', 'entry') copies messages; without "
+            "entry, the other columns are the fields of the entry"
         )
     for column in schema:
         if column.name == "time":
