@@ -16,6 +16,7 @@ import redis
 from tests.support.server_process import Process
 
 from penstock import Server
+from penstock.engine import scripting as scripting_module
 from penstock.engine.lua import interpreter
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
@@ -186,6 +187,78 @@ def _killed(server: Server, source: str) -> str:
 def test_no_script_outlives_a_kill(source: str) -> None:
     with Server(busy_reply_threshold=20) as server:
         assert "Script killed by user with SCRIPT KILL" in _killed(server, source)
+
+
+FEW_INSTRUCTIONS = {
+    "long copies": "for i = 1, 100 do local s = string.rep('x', 1e6) end",
+    "short strings made longer": "local s = string.rep('x', 1e4) for i = 1, 2000 do local t = s .. i end",
+    "upper case": "local s = string.rep('x', 1e5) for i = 1, 500 do local t = s:upper() end",
+    "a search": "local s = string.rep('x', 1e5) for i = 1, 200 do s:find('y', 1, true) end",
+    "a hash": "local s = string.rep('x', 1e5) for i = 1, 200 do redis.sha1hex(s) end",
+    "packing": "local s = string.rep('x', 1e5) for i = 1, 200 do struct.pack('s', s) end",
+    "JSON of blanks": "local s = string.rep(' ', 1e5) for i = 1, 50 do pcall(cjson.decode, s) end",
+    "joined elements": (
+        "local t = {} for i = 1, 100 do t[i] = string.rep('x', 1000) end for i = 1, 600 do table.concat(t) end"
+    ),
+    "garbage collection": "for i = 1, 10 do collectgarbage() end",
+}
+
+
+@pytest.mark.parametrize("source", FEW_INSTRUCTIONS.values(), ids=FEW_INSTRUCTIONS)
+def test_much_work_in_few_instructions_is_ended(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: b"begun" in scripting._session.db.data)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        with pytest.raises(redis.ResponseError, match="Script killed by user"):
+            client.eval(f"redis.call('set', 'begun', 1) {source} redis.call('set', 'ended', 1)", 0)
+        assert client.exists("ended") == 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while true do local s = string.rep('x', 1e7) end",
+        "local i = 0 while true do i = i + 1 local s = string.rep('x', 1e6) .. i end",
+        "local s = string.rep('x', 1e6) while true do pcall(function() while true do local t = s .. s end end) end",
+    ],
+)
+def test_a_script_that_copies_long_strings_is_killed(source: str) -> None:
+    with Server(busy_reply_threshold=20) as server:
+        assert "Script killed by user with SCRIPT KILL" in _killed(server, source)
+
+
+@pytest.mark.parametrize(("milliseconds", "least", "most"), [(0, 5, 50), (1000, 1000, 100_000)])
+def test_looks_at_the_clock_follow_the_time_that_instructions_take(
+    monkeypatch: pytest.MonkeyPatch, milliseconds: int, least: int, most: int
+) -> None:
+    looks: list[int] = []
+
+    def look(scripting: Scripting) -> int:
+        looks.append(milliseconds)
+        return milliseconds
+
+    monkeypatch.setattr(Scripting, "_tick", look)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        client.eval("for i = 1, 100000 do end", 0)
+    assert least <= len(looks) <= most
+
+
+def test_a_slow_command_looks_at_the_clock_although_it_is_one_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripting_module, "LATE", -1.0)
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: True)
+    with (
+        Server() as server,
+        redis.Redis.from_url(server.url) as client,
+        pytest.raises(redis.ResponseError, match="Script killed by user"),
+    ):
+        client.eval("return redis.call('keys', '*')", 0)
+
+
+def test_a_killed_script_begins_no_write_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: scripting.kill() or False)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        with pytest.raises(redis.ResponseError, match="Write commands are not allowed"):
+            client.eval("string.rep('x', 1e7) redis.call('set', 'a', 1)", 0)
+        assert client.exists("a") == 0
 
 
 def test_a_script_killed_without_memory_does_not_end_the_coroutines_of_the_next(

@@ -4,10 +4,11 @@ A script runs in the loop thread from start to end, so nothing happens between i
 `Engine.call` like a client's, with a session of its own that has no output. The changes are logged as one unit, never
 the script. lua/sandbox.lua is the Lua half: what a script can see, and how its value becomes a reply.
 
-A script that runs too long: Lua calls `_tick` every so many instructions. After busy-reply-threshold, the fast path is
-off, other clients get BUSY, and SCRIPT KILL makes the next tick end the script unless it has written. To serve them
-while the loop thread runs Lua, the tick calls `engine.serve_while_script_runs`, which the server sets to a function
-that reads its sockets. One call of a C function, such as string.rep or a command, cannot be interrupted.
+A script that runs too long: Lua calls `_tick` every few milliseconds (lua/sandbox.lua and lua/effort.lua say how).
+After busy-reply-threshold, the fast path is off, other clients get BUSY, and SCRIPT KILL makes the next tick end the
+script unless it has written. To serve them while the loop thread runs Lua, the tick calls
+`engine.serve_while_script_runs`, which the server sets to a function that reads its sockets. One call of a C function,
+such as string.rep or a command, cannot be interrupted.
 
 The interpreter itself, and its memory limit, is lua/interpreter.py.
 
@@ -50,6 +51,10 @@ REHEARSED = "rehearsed script"
 """Why all commands of a rehearsal take the long way."""
 REHEARSAL = 0.005
 """Seconds after which a rehearsal ends, at the next look at the clock."""
+LATE = 0.05
+"""Seconds since the last tick after which a command of a script looks at the clock itself: slow commands are few
+instructions.
+"""
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -103,6 +108,7 @@ class Run:
         self.read_only = read_only
         self.allow_oom = script.allow_oom
         self.started = time.monotonic()
+        self.looked = self.started  # at the clock
         self.polled = 0.0
         self.wrote = False
         self.busy = False  # others are told so
@@ -224,7 +230,7 @@ class Scripting:
                 "Sorry the script already executed write commands against the dataset. You can either wait the script "
                 "termination or kill the server in a hard way using the SHUTDOWN NOSAVE command."
             )
-        run.killed = True
+        run.killed = run.read_only = True  # it begins no write before it ends
 
     def abandon(self) -> None:
         """End the script at its next tick, even if it has written: the server stops without saving."""
@@ -290,8 +296,11 @@ class Scripting:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [as_argument(argument) for argument in arguments]
         run = self.running
+        ends = run is not None and time.monotonic() - run.looked > LATE and self._tick() is True
         if run is not None and (run.unread or run.rehearsed):
             raise _StartsAgain
+        if ends:
+            raise ReplyError("Script killed by user with SCRIPT KILL...")  # the next tick in Lua ends it
         is_trial = run is not None and run.rehearses
         try:
             command = self._admitted(argv, protocol)
@@ -389,19 +398,21 @@ class Scripting:
         if self.running is None or not self.running.rehearses:
             logger.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
 
-    def _tick(self) -> bool:
-        """Lua asks from time to time; whether the script must end."""
+    def _tick(self) -> bool | int:
+        """Lua asks from time to time: True if the script must end, else the milliseconds since it last asked."""
         run, engine = self.running, self._engine
         if run is None or run.unread or run.rehearsed:
             return run is not None
         now = time.monotonic()
+        passed = int((now - run.looked) * 1000)
+        run.looked = now
         if run.rehearses:
             run.rehearsed = now - run.started >= REHEARSAL
             return run.rehearsed
         if not run.busy:
             threshold = engine.config.busy_reply_threshold
             if not threshold or now - run.started < threshold / 1000:
-                return False
+                return passed
             logger.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
             run.busy = True
             engine.require_gates(BUSY_SCRIPT, True)
@@ -413,7 +424,7 @@ class Scripting:
             except Exception as error:  # none of their errors may reach the script
                 logger.exception("cannot read from other clients", exc_info=error)
             engine.clock.now = seen  # the script's clock does not advance
-        return run.killed or (run.interrupted and not run.wrote)
+        return run.killed or (run.interrupted and not run.wrote) or passed
 
 
 def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:

@@ -3,7 +3,7 @@
 -- Errors inside are raised without a position and raised again by the two entry points, so that they name the
 -- script's line.
 
-local null = ...
+local null, spent = ...
 
 local error, next, pcall, rawget, select, tonumber, type = error, next, pcall, rawget, select, tonumber, type
 local byte, char, find, format, gsub, lower, match, sub =
@@ -268,6 +268,7 @@ local function new()
         if type(text) ~= "string" then
             error("bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")", 2)
         end
+        spent(#text)
         local ok, value = pcall(whole, text)
         if not ok then error(value, 2) end
         return value

@@ -81,8 +81,9 @@ class Lua:
             library.encode(): self._functions({name: self._handing(function) for name, function in functions.items()})
             for library, functions in self._native.items()
         }
-        libraries = self._chunk("native.lua", self.table(tables), self._call_native, self._slot)
-        libraries[b"cjson"] = self._chunk("cjson.lua", null)
+        spent, set_look = self._chunk("effort.lua")
+        libraries = self._chunk("native.lua", self.table(tables), self._call_native, self._slot, spent)
+        libraries[b"cjson"] = self._chunk("cjson.lua", null, spent)
         libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua")
         host = self._functions({
             **functions(self), "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
@@ -93,7 +94,7 @@ class Lua:
         host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self.ok_mark, self._status_mark
         pattern_function, _, host[b"max_pattern_of_c"] = self._chunk("patterns.lua")
         self.run, self.compile = self._chunk(
-            "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function
+            "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function, spent, set_look
         )
 
     def _loaded(self, name: str) -> Any:

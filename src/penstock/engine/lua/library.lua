@@ -6,6 +6,7 @@
 --   unpack              adds up its bounds in an int (CVE-2025-46817)
 --   string.find & co.   recurse on the C stack once for every item of a pattern; try without end (see patterns.lua)
 --   string.rep          adds one copy at a time; 2^31 copies of "" take seconds in which no other client is heard
+--   table.maxn          goes through millions of elements in one call; so do others, which count them with `spent`
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
 --   table.sort          sorts millions in one call, in which no other client is heard
@@ -13,12 +14,12 @@
 --                       (CVE-2025-49844); count long brackets in an int (CVE-2025-46819); and reserve too little stack
 --                       for functions with both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
-local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort = ...
+local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort, spent = ...
 
 local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
 local byte, find, gsub, match, rep = string.byte, string.find, string.gsub, string.match, string.rep
-local concat, insert, remove, sort = table.concat, table.insert, table.remove, table.sort
+local concat, insert, maxn, remove, sort = table.concat, table.insert, table.maxn, table.remove, table.sort
 local getinfo = debug.getinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
@@ -27,6 +28,8 @@ local MAX_PATTERN = 1e6
 local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
 local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
 local MAX_INT = 2147483647
+local MUCH = 10000 -- bytes, or elements, that one call goes through; fewer are not counted
+local ELEMENT, ELEMENT_SORTED = 16, 256 -- bytes that are copied in the time that C takes to move one, or to sort it in
 
 local library = {}
 
@@ -96,7 +99,10 @@ for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
         if type(pattern) == "string" then
             local longest = type(text) == "string" and MAX_PATTERN or MAX_PATTERN_OF_C
             if #pattern > longest and not (name == "find" and fourth) then error("pattern too complex", 2) end
-            if type(text) == "string" then called = instead(name, text, pattern, third, fourth) or real end
+            if type(text) == "string" then
+                if #text > MUCH then spent(#text) end
+                called = instead(name, text, pattern, third, fourth) or real
+            end
         end
         return same(relay_method(name, too_complex(pcall(called, ...))))
     end
@@ -109,6 +115,7 @@ function strings.rep(...)
     if text == "" or not (number >= 1) then return "" end
     if #text * number > MAX_STRING then error("not enough memory", 2) end
     number = number - number % 1
+    if #text * number > MUCH then spent(#text * number) end
     if number < 1000 then return rep(text, number) end
     local block = rep(text, 1000)
     return rep(block, (number - number % 1000) / 1000) .. rep(text, number % 1000)
@@ -120,6 +127,16 @@ local tables = {}
 for name, value in pairs(table) do tables[name] = value end
 library.table = tables
 
+-- Counts the elements of a long table that a call goes through.
+local function count_elements(items, each)
+    if type(items) == "table" and #items > MUCH then spent(#items * each) end
+end
+
+function tables.maxn(...)
+    count_elements((...), ELEMENT)
+    return relay("maxn", pcall(maxn, ...))
+end
+
 function tables.insert(...)
     local items, position = ...
     local count = select("#", ...)
@@ -130,11 +147,13 @@ function tables.insert(...)
     if count == 3 and number and not (number >= -MAX_RESULTS and number <= MAX_INT) then
         error("bad argument #2 to 'insert' (position out of bounds)", 2)
     end
+    count_elements(items, ELEMENT)
     return relay("insert", pcall(insert, ...))
 end
 
 function tables.remove(...)
     if is_read_only((...)) then error(READ_ONLY, 2) end
+    if select("#", ...) > 1 then count_elements((...), ELEMENT) end
     return relay("remove", pcall(remove, ...))
 end
 
@@ -152,6 +171,7 @@ function tables.sort(...)
     if before == nil and type(items) == "table" and #items > long_sort then
         return relay("sort", without_our_line(pcall(sort, items, is_less)))
     end
+    count_elements(items, ELEMENT_SORTED)
     return relay("sort", pcall(sort, ...))
 end
 

@@ -3,11 +3,12 @@
 -- A function answers a number, true for the string in `slot`, a table of several values, or one of {err = text}. See
 -- sandbox.lua for why it does not answer the string itself.
 
-local tables, many, slot = ...
+local tables, many, slot, spent = ...
 
 local error, pairs, select, type, unpack = error, pairs, select, type, unpack
 
 local DIRECT = 200 -- as in sandbox.lua
+local MUCH = 10000 -- bytes of an argument; fewer are not counted
 
 local function taken()
     local text = slot[1]
@@ -15,11 +16,18 @@ local function taken()
     return text
 end
 
+local function count_text(text)
+    if type(text) == "string" and #text > MUCH then spent(#text) end
+end
+
 local libraries = {}
 for name, functions in pairs(tables) do
     local library = {}
     for called, implementation in pairs(functions) do
         library[called] = function(...)
+            local first, second = ...
+            count_text(first)
+            count_text(second)
             local reply
             if select("#", ...) > DIRECT then
                 reply = many(name, called, {...}, select("#", ...))

@@ -13,20 +13,21 @@
 --
 -- Nothing here may use a global once it was removed, hence the locals.
 
-local host, libraries, load_library, pattern_function = ...
+local host, libraries, load_library, pattern_function, spent, set_look = ...
 
 local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
 local collectgarbage, loadstring = collectgarbage, loadstring
 local concat, format, gsub, find = table.concat, string.format, string.gsub, string.find
 local byte, sub, dump, match = string.byte, string.sub, string.dump, string.match
-local floor, tonumber = math.floor, tonumber
+local floor, max, min, tonumber = math.floor, math.max, math.min, tonumber
 local create, resume = coroutine.create, coroutine.resume
 local slot, ok_mark, status_mark, call, call_many = host.slot, host.ok_mark, host.status_mark, host.call, host.call_many
-local getinfo, sethook = debug.getinfo, debug.sethook
+local getinfo, sethook, newproxy = debug.getinfo, debug.sethook, newproxy
 
 local READ_ONLY = "Attempt to modify a readonly table"
-local INSTRUCTIONS = 100000 -- between two looks at the clock: about a millisecond
+local INSTRUCTIONS, FEWEST = 10000, 10 -- between two looks at the clock: as many as take SOON to LATE
+local SOON, LATE = 1, 10 -- milliseconds
 local DIRECT = 200 -- more arguments than these reach Python in a table; see MAX_REFERENCES in interpreter.py
 
 -- read-only tables --------------------------------------------------------------------------------------------
@@ -55,6 +56,7 @@ end
 local internal_names = {
     ["=sandbox.lua"] = true, ["=library.lua"] = true, ["=patterns.lua"] = true, ["=native.lua"] = true,
     ["=cjson.lua"] = true, ["=cmsgpack.lua"] = true,
+    ["=effort.lua"] = true,
 }
 
 local function patched(chunk)
@@ -64,7 +66,8 @@ end
 
 local library = load_library(
     function(subject) return contents[subject] ~= nil end, patched,
-    function(name) return internal_names[name] ~= nil end, pattern_function, host.max_pattern_of_c, host.long_sort
+    function(name) return internal_names[name] ~= nil end, pattern_function, host.max_pattern_of_c, host.long_sort,
+    spent
 )
 local relay = library.relay
 
@@ -112,10 +115,16 @@ function globals.collectgarbage(what, ...)
     return 0
 end
 
+-- An attempt that fails for want of memory may have copied much, and leaves no garbage to find it by.
+local function count_attempt(problem)
+    if problem == "not enough memory" then spent(2 ^ 20) end
+end
+
 -- Redis's pcall hands out the text of an error reply instead of its table.
 local function text_of_error(ok, ...)
     if not ok then
         local problem = ...
+        count_attempt(problem)
         if type(problem) == "table" and type(rawget(problem, "err")) == "string" then return false, problem.err end
     end
     return ok, ...
@@ -141,28 +150,68 @@ end
 local armed = false -- the hook stays between scripts; setting it takes longer than a short script
 local dying = false
 
-local function tick()
-    if host.tick() then
+local count = INSTRUCTIONS -- until the next look
+local due = false -- the garbage collector has asked for a look at the next instruction
+
+-- Answers how many milliseconds have passed since the look before.
+local function look()
+    local passed = host.tick()
+    if passed == true then
         armed, dying = false, true
         -- From now on every line of the script fails, so that no pcall of it can go on.
         sethook(kill_script, "l")
         kill()
     end
+    return passed or 0
+end
+set_look(look)
+
+local watch, watching = newproxy(true), true -- its copies see the collector's cycles, see below
+
+-- An instruction may take a nanosecond or, with long strings, a tenth of a second. So the count follows the time.
+local function tick()
+    if not watching then watching = pcall(newproxy, watch) end
+    local passed = look()
+    if passed > LATE then
+        count = max(FEWEST, floor(count * LATE / passed))
+    elseif passed < SOON and not due then
+        if count == INSTRUCTIONS then return end
+        count = min(INSTRUCTIONS, 10 * count)
+    end
+    due = false
+    sethook(tick, "", count)
 end
 
 local function arm()
     armed = true
-    sethook(tick, "", INSTRUCTIONS)
+    sethook(tick, "", count)
+end
+
+-- A script that makes much garbage in few instructions, as `..` does of long strings, keeps the collector busy. Each
+-- cycle of the collector frees a copy of `watch`, which asks for a look and makes the next copy. This function must not
+-- fail, and it calls nothing of Python, because it may run while Python puts a value into Lua.
+getmetatable(watch).__gc = function()
+    if armed and not dying then
+        due = true
+        sethook(tick, "", 1)
+    end
+    watching = pcall(newproxy, watch)
+end
+newproxy(watch)
+
+local function counted(ok, ...)
+    if not ok then count_attempt((...)) end
+    return ok, ...
 end
 
 -- The handler of an error that a hook raises runs inside the hook, where Lua calls no other: nothing could end it.
 function globals.xpcall(...)
     local called, handler = ...
     if type(handler) ~= "function" then return relay("xpcall", pcall(xpcall, ...)) end
-    return xpcall(called, function(problem)
+    return counted(xpcall(called, function(problem)
         if dying then return problem end
         return handler(problem)
-    end)
+    end))
 end
 
 local coroutines = {}
@@ -179,7 +228,7 @@ end
 
 function coroutines.create(...)
     local made = relay("create", pcall(create, ...))
-    sethook(made, tick, "", INSTRUCTIONS)
+    sethook(made, tick, "", count)
     return made
 end
 
@@ -192,7 +241,7 @@ end
 
 function coroutines.wrap(...)
     local made = relay("wrap", pcall(create, ...))
-    sethook(made, tick, "", INSTRUCTIONS)
+    sethook(made, tick, "", count)
     return function(...) return results_of_wrapped(resumed(resume(made, ...))) end
 end
 
@@ -263,6 +312,7 @@ function redis.sha1hex(...)
     if select("#", ...) ~= 1 then raise("wrong number of arguments") end
     local subject = ...
     local text = type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or ""
+    spent(#text)
     return received(host.sha1hex(text))
 end
 
