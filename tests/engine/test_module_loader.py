@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.support.twins import pure_twin
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.config import build
 from penstock.engine.config_file import rewritten
 from penstock.engine.declarations import REGISTRY
 from penstock.engine.module_loader import ModuleError, load
+from penstock.storage import blocks
 
 GREETING = '''
 from penstock.modules import Access, Flag, command, key
@@ -98,10 +101,13 @@ def test_the_directive_may_stand_on_several_lines_and_survives_a_rewrite() -> No
     assert rewritten(text, config, []) == 'module one.two\nmodule "a b.py"\nmodule three\n'
 
 
+IN_PROGRESS = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
+
+
 # -- what a module leaves at its keys -------------------------------------------------------------------------
 
 CARELESS = """
-from penstock.modules import ALWAYS, OK, Access, Flag, Set, command, key
+from penstock.modules import ALWAYS, OK, Access, Flag, Hash, List, Set, SortedSet, command, key
 
 @command("CARELESS.EMPTY", arity=2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="module")
 def empty(session, argv):
@@ -119,6 +125,37 @@ def aside(session, argv):
 def foreign(session, argv):
     '''Put something at a key that is no value.'''
     session.db.set(argv[1], {1, 2})
+    return OK
+
+@command("CARELESS.ELSEWHERE", arity=3, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="module")
+def elsewhere(session, argv):
+    '''Put a dict, and a text, at keys that it does not declare.'''
+    session.db.set(argv[2], {1: 2})
+    session.db.set("name", b"v")
+    return OK
+
+@command("CARELESS.TEXT", arity=2, flags=Flag.WRITE, keys=key(1, Access.UPDATE), group="module")
+def text(session, argv):
+    '''Add elements that are not bytes to whatever collection there is, without a word.'''
+    value = session.db.get(argv[1])
+    if type(value) is List:
+        value.append("text")
+    elif type(value) is Hash:
+        value[b"f2"] = "text"
+    elif type(value) is SortedSet:
+        value.scores["text"] = 1.0
+    else:
+        session.db.obtain(argv[1], Set).add("text")
+    return OK
+
+@command("CARELESS.HIDDEN", arity=1, flags=Flag.READONLY, group="module")
+def hidden(session, argv):
+    '''Put things where no look after the command finds them.'''
+    data = session.db.data
+    data[b"many"] = Set([b"%d" % number for number in range(2000)] + ["text"])
+    data[b"foreign"] = {1: 2}
+    data[b"alone"] = Set(["text"])
+    data["name"] = b"v"
     return OK
 """
 
@@ -147,6 +184,66 @@ def test_an_invalid_value_is_removed_and_an_error(tmp_path: Path) -> None:
             client.execute_command("CARELESS.FOREIGN", "k")
         assert client.exists("k") == 0
         assert client.save()
+
+
+def test_an_invalid_value_at_a_key_that_is_not_declared_is_removed(tmp_path: Path) -> None:
+    with (
+        Server(module=write(tmp_path, CARELESS, "careless.py"), dir=str(tmp_path)) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        with pytest.raises(redis.ResponseError, match=r"CARELESS\.ELSEWHERE put a .*; it was removed"):
+            client.execute_command("CARELESS.ELSEWHERE", "k", "other")
+        assert client.keys() == []
+        assert client.save()
+
+
+@pytest.mark.parametrize("prefix", ["", "LAZY", "ONCE {client} 1 1"])
+def test_elements_that_are_not_bytes_are_removed_and_an_error(tmp_path: Path, prefix: str) -> None:
+    with (
+        Server(module=write(tmp_path, CARELESS, "careless.py"), dir=str(tmp_path)) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        client.sadd("set", "a")
+        client.rpush("list", "a")
+        client.hset("hash", "f", "a")
+        client.zadd("zset", {"a": 2})
+        for key in ["set", "list", "hash", "zset", "new"]:
+            words = [*prefix.format(client=key).split(), "CARELESS.TEXT", key]
+            if "LAZY" in words:
+                client.execute_command(*words)
+                continue
+            with pytest.raises(redis.ResponseError, match=r"an element that is not bytes into a .*; it was removed"):
+                client.execute_command(*words)
+        assert client.smembers("set") == {b"a"}
+        assert client.lrange("list", 0, -1) == [b"a"]
+        assert client.hgetall("hash") == {b"f": b"a"}
+        assert client.zrange("zset", 0, -1) == [b"a"]
+        assert client.exists("new") == 0
+        assert client.save()
+
+
+@pytest.mark.parametrize("how", ["SAVE", "BGSAVE", "BGREWRITEAOF"])
+@pytest.mark.parametrize("pure", [False, True])
+def test_what_cannot_be_saved_keeps_nothing_else_from_being_saved(
+    tmp_path: Path, how: str, pure: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if pure:
+        monkeypatch.setattr("penstock.storage.snapshot.write_database", pure_twin(blocks).write_database)
+    log = "yes" if how == "BGREWRITEAOF" else "no"
+    path = write(tmp_path, CARELESS, "careless.py")
+    with Server(module=path, dir=str(tmp_path), appendonly=log) as server, redis.Redis.from_url(server.url) as client:
+        client.set("before", "1")
+        client.execute_command("CARELESS.HIDDEN")
+        client.set("after", "2")
+        client.execute_command(how)
+        wait_until(lambda: "is written without what a module put there" in caplog.text)
+        wait_until(lambda: not any(client.info("persistence")[f] for f in IN_PROGRESS))
+        left_out = caplog.text
+        client.execute_command("DEBUG", "LOADAOF") if log == "yes" else client.execute_command("DEBUG RELOAD", "NOSAVE")
+        assert sorted(client.keys()) == [b"after", b"before", b"many"]
+        assert client.scard("many") == 2000
+    for key in ("b'many' (some elements)", "b'foreign' (dict)", "b'alone' (Set)", "'name' (the key is not bytes)"):
+        assert key in left_out
 
 
 # -- two servers in one process -------------------------------------------------------------------------------

@@ -176,13 +176,20 @@ def test_damage_is_located(tmp_path: Path) -> None:
     assert caught.value.offset == offset
 
 
+class Unreadable:
+    """A value that lies on a disk which is broken."""
+
+    def dump(self) -> bytes:
+        raise OSError("unreadable")
+
+
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "dump.pns"
     snapshot.save(path, filled())
     good = path.read_bytes()
     keyspace = filled()
-    keyspace[0].set(b"bad", object())
-    with pytest.raises(AttributeError):
+    keyspace[0].set(b"bad", Unreadable())
+    with pytest.raises(OSError, match="unreadable"):
         snapshot.save(path, keyspace)
     assert path.read_bytes() == good
     assert [entry.name for entry in tmp_path.iterdir()] == ["dump.pns"]

@@ -5,7 +5,8 @@ built-in families do, so everything that follows from a declaration holds for th
 log. What it needs for that is in penstock/modules.py.
 
 Invariants: a module is in the registry with all its commands, or, if anything about it fails, with none. What its
-commands leave at the keys that they declare can be written to disk and read back (`check_written`).
+commands leave at the keys that they declare, and at those whose change they report, can be written to disk and read
+back (`checked_after`). Larger collections are not looked through: a snapshot leaves wrong elements out (blocks.py).
 
 Rejected: MODULE LOAD at run time. A log that was written with a module needs it to be replayed, so it belongs into
 the configuration, and commands that come and go would make every table derived from the registry a thing to watch.
@@ -17,7 +18,8 @@ import importlib
 import importlib.util
 import logging
 import sys
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -35,25 +37,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.modules")
 
 
-def check_written(database: Database, command: Command, argv: Argv) -> None:
-    """See to it that a module's command has left nothing at its keys that a snapshot could not hold.
+FEW = 1000
+"""Elements of a collection that are looked at after each command."""
 
-    A collection of no elements is removed, as built-in commands do it. What is of no type that the server knows is
-    removed, too, and is an error.
+
+@contextmanager
+def checked_after(database: Database, command: Command, argv: Argv) -> Iterator[None]:
+    """With this around it, a module's command leaves nothing at its keys that a snapshot could not hold.
+
+    A collection of no elements is removed, as built-in commands do it. What is of no type that the server knows, and
+    elements that are not bytes, are removed, too, and are an error.
     """
     if not command.writes:
+        yield
         return
-    with suppress(ReplyError):  # the handler has refused the arguments
-        for position, access in command.key_positions(argv):
-            key = argv[position]
-            value = database.data.get(key)
-            if value is None or Access.WRITE not in access:
-                continue
-            if codec.is_empty(value):
-                database.delete(key)
-            elif not codec.is_value(value):
-                database.delete(key)
-                raise TypeError(f"{command.name} put a {type(value).__name__} at a key; it was removed")
+    changed = database.observed.note_changes()
+    try:
+        yield
+    finally:
+        keys = dict.fromkeys(changed.names)  # also those that it does not declare
+        with suppress(ReplyError):  # the handler has refused the arguments
+            keys |= {argv[at]: None for at, access in command.key_positions(argv) if Access.WRITE in access}
+        problems = [problem for key in keys if (problem := _correct(database, key))]
+        if problems:
+            raise TypeError(f"{command.name} put {problems[0]}; it was removed")
+
+
+def _correct(database: Database, key: bytes) -> str:
+    """Remove what is wrong about a key, and say what it was; "" if an error would say too much."""
+    value = database.data.get(key)
+    if value is None:
+        return ""
+    if type(key) is not bytes:
+        database.delete(key)
+        return f"a value at a key that is a {type(key).__name__}"
+    if codec.is_empty(value):
+        database.delete(key)
+    elif not codec.is_value(value):
+        database.delete(key)
+        return f"a {type(value).__name__} at a key"
+    elif not isinstance(value, Collection) or len(value) <= FEW:
+        part = codec.sound_part(value)
+        if part is not value:
+            database.replace_or_delete(key, part)
+            return f"an element that is not bytes into a {codec.type_name(value)}"
+    return ""
 
 
 class ModuleError(PenstockError):
@@ -97,10 +125,8 @@ def _checked(command: Command) -> Handler:
 
     @wraps(handler)
     def run(session: Session, argv: Argv) -> Reply:
-        try:
+        with checked_after(session.db, command, argv):
             return handler(session, argv)
-        finally:
-            check_written(session.db, command, argv)
 
     return run
 

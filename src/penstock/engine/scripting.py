@@ -408,7 +408,7 @@ class Scripting:
         run.looked = now
         if run.rehearses:
             run.rehearsed = now - run.started >= REHEARSAL
-            return run.rehearsed
+            return run.rehearsed or passed
         if not run.busy:
             threshold = engine.config.busy_reply_threshold
             if not threshold or now - run.started < threshold / 1000:

@@ -43,6 +43,8 @@ ALL: list[Event] = [
         ("log-end-lost", "the log could not be written to its end: %s", "error", "At the end of the server."),
         ("log-rewrite-failed", "the log could not be rewritten: %s", "error", "The old files stay in use."),
         ("snapshot-failed", "the snapshot %s could not be written: %s", "file error", "The old one stays."),
+        ("values-left-out", "%s is written without what a module put there and cannot be written: %s", "file keys",
+         "A snapshot or the base of a log. The elements or values are in memory only."),
         ("last-snapshot-failed", "no last snapshot: %s", "error", "At the end of the server."),
         ("reload-failed", "cannot reload: %s", "error", "DEBUG RELOAD or LOADAOF found something it cannot read."),
         ("history-write-failed", "history cannot be written: %s; it is tried again every second", "error",

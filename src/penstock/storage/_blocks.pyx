@@ -10,13 +10,12 @@ No value may change during the walk. In the child nothing else runs, and SAVE ho
 
 Sets are read through the struct in Python's public headers. The struct of a deque is not public: a copy of its first
 fields is used, which are the same in CPython 3.11 to 3.13. On other versions, and for values whose elements are not
-bytes, the value's own `dump` is called. The nodes of our own streams, a thousand messages each, are written from where
+bytes, `BlockWriter.packed` is called. The nodes of our own streams, a thousand messages each, are written from where
 they are, and a reference to each is counted.
 """
 
 from cpython.ref cimport PyObject
 
-from penstock.types import codec
 from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.set import Set
@@ -180,16 +179,17 @@ cdef extern from "Python.h":
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 DEF HEADER = 40  # of a stream's dump: five numbers
+DEF LEFT_OUT = -2  # instead of a size
 
 
 cdef class Walker:
     """Writes databases. One at a time: it has the arrays for a block, and the buffer."""
 
     cdef:
-        object _begin, _put, _end
+        object _begin, _put, _end, _packed, _is_name
         dict _made  # of values that are not walked, by their place in the block: the dump, or what it is made of
         char *_buffer
         Py_ssize_t _used
@@ -216,6 +216,7 @@ cdef class Walker:
         if not (self._buffer and self._keys and self._values and self._sizes):
             raise MemoryError
         self._begin, self._put, self._end = blocks.begin, blocks.put, blocks.end
+        self._packed, self._is_name = blocks.packed, blocks.is_name
         self._most_keys, self._most_bytes = min(blocks.most_keys, KEYS_A_BLOCK), blocks.most_bytes
         self._largest_value, self._too_large = blocks.largest_value, blocks.too_large
         self._made = {}
@@ -252,17 +253,25 @@ cdef class Walker:
                 more = PyDict_Next(<PyObject *> data, &at, &self._keys[count], &self._values[count])
                 if not more:
                     break
+                if not is_bytes(self._keys[count]) and not self._is_name(<object> self._keys[count]):
+                    continue
                 plain = plain and is_bytes(self._values[count])
                 count += 1
-            start = size = 0
-            for place in range(count):
+            start = size = place = 0
+            while place < count:
                 self._sizes[place] = PyBytes_GET_SIZE(self._values[place]) if plain else self._size(place)
+                if self._sizes[place] == LEFT_OUT:
+                    count -= 1
+                    memmove(&self._keys[place], &self._keys[place + 1], (count - place) * sizeof(PyObject *))
+                    memmove(&self._values[place], &self._values[place + 1], (count - place) * sizeof(PyObject *))
+                    continue
                 if self._sizes[place] > self._largest_value:
                     raise self._too_large(<bytes> <object> self._keys[place], self._sizes[place])
                 size += PyBytes_GET_SIZE(self._keys[place]) + self._sizes[place]
                 if size > self._most_bytes:
                     self._write_block(index, expires, plain, start, place + 1)
                     start, size = place + 1, 0
+                place += 1
             if start < count:
                 self._write_block(index, expires, plain, start, count)
 
@@ -331,7 +340,7 @@ cdef class Walker:
         return member_at(value, self._blocks) if kind == XSTREAM else value
 
     cdef Py_ssize_t _size(self, Py_ssize_t place) except -1:
-        """How many bytes codec.dump would give for a value; one that cannot be walked is dumped."""
+        """How many bytes codec.dump would give for a value, or LEFT_OUT; one that cannot be walked is dumped."""
         cdef PyObject *value = self._values[place]
         cdef Kind kind = self._kind(value)
         cdef char digits[32]
@@ -352,7 +361,10 @@ cdef class Walker:
             parts = self._made[place] = (<object> value).parts()
             return 5 + sum(map(len, parts)) + 4 * len(parts)
         if size < 0:
-            dumped = self._made[place] = codec.dump(<object> value)
+            dumped = self._packed(<object> self._keys[place], <object> value)
+            if dumped is None:
+                return LEFT_OUT
+            self._made[place] = dumped
             size = len(dumped)
         return size
 

@@ -16,11 +16,11 @@ import errno
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import islice, repeat
+from itertools import compress, islice, repeat
 from typing import BinaryIO
 
 from penstock.compiled import use_compiled
-from penstock.engine.keyspace.databases import Database
+from penstock.engine.keyspace.databases import Database, Value
 from penstock.types import codec
 from penstock.types.packing import pack_many
 
@@ -50,6 +50,7 @@ class BlockWriter:
         self.blocks = 0
         self.keys = 0
         self.chain = 0  # the checksum of all checksums
+        self.left_out: list[str] = []  # what cannot be packed, because a module put it there
         self._begun = 0  # where the block is that was begun, and where it is to end
         self._end = 0
         self._checksum = 0
@@ -71,6 +72,35 @@ class BlockWriter:
         if len(dump) > self.largest_value:
             raise self.too_large(key, len(dump))
         return dump
+
+    def packed(self, key: bytes, value: Value) -> bytes | None:
+        """A value packed. What of it cannot be packed is left out, so that it keeps nothing else from being saved.
+
+        None if that is all of it.
+        """
+        try:
+            return self.checked(key, codec.dump_for_snapshot(value))
+        except (MemoryError, OSError):
+            raise
+        except Exception:
+            part = codec.sound_part(value)
+            if part is value and type(value) in codec.BUILT_IN:
+                raise  # an error of ours: what follows it would be taken for all of the data
+            if part is value or not part:
+                self.leave_out(key, type(value).__name__)
+                return None
+            self.leave_out(key, "some elements")
+            return self.checked(key, codec.dump(part))
+
+    def leave_out(self, key: object, what: str) -> None:
+        """Note that a value, or part of one, is not written."""
+        self.left_out.append(f"{key!r:.100} ({what})")
+
+    def is_name(self, key: object) -> bool:
+        """Whether a key can be written; noted if not."""
+        if type(key) is not bytes:
+            self.leave_out(key, "the key is not bytes")
+        return type(key) is bytes
 
     @staticmethod
     def too_large(key: bytes, size: int) -> OSError:
@@ -109,8 +139,11 @@ def write_database(blocks: BlockWriter, database: Database) -> None:
     keys, values = iter(database.data), iter(database.data.values())
     while chunk := list(islice(keys, blocks.most_keys)):
         contents = list(islice(values, blocks.most_keys))
+        if set(map(type, chunk)) != {bytes}:
+            named = list(map(blocks.is_name, chunk))
+            chunk, contents = list(compress(chunk, named)), list(compress(contents, named))
         plain = set(map(type, contents)) == {bytes}
-        dumps = contents if plain else map(blocks.checked, chunk, map(codec.dump_for_snapshot, contents))
+        dumps = contents if plain else map(blocks.packed, chunk, contents)
         for some_keys, some_values in limited(chunk, dumps, blocks.most_bytes):
             times = list(map(database.expires.get, some_keys, repeat(0))) if database.expires else []
             body = pack_many([pack_many(some_keys), pack_many(some_values)])
@@ -123,9 +156,12 @@ def write_database(blocks: BlockWriter, database: Database) -> None:
 
 
 def limited(
-    keys: list[bytes], values: list[bytes] | Iterator[bytes], most: int = BYTES_A_BLOCK
+    keys: list[bytes], values: list[bytes] | Iterator[bytes | None], most: int = BYTES_A_BLOCK
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """The same in parts of about so many bytes; a value is dumped only when its part is made."""
+    """The same in parts of about so many bytes, without keys whose value is None.
+
+    A value is dumped only when its part is made.
+    """
     if isinstance(values, list) and sum(map(len, values)) + sum(map(len, keys)) <= most:
         yield keys, values
         return
@@ -133,6 +169,8 @@ def limited(
     some_values: list[bytes] = []
     size = 0
     for key, value in zip(keys, values, strict=True):
+        if value is None:
+            continue
         some_keys.append(key)
         some_values.append(value)
         size += len(key) + len(value)

@@ -27,8 +27,10 @@ from penstock.storage.files import write_synced
 STALLED_SECONDS = 3600.0
 """Far more than the slowest disk needs for a sync, or the largest value to be serialised."""
 
-Write = Callable[[BinaryIO, Callable[[], None]], None]
-"""Writes the file; calls its second argument now and then, which raises if the child should give up."""
+Write = Callable[[BinaryIO, Callable[[], None]], str | None]
+"""Writes the file; calls its second argument now and then, which raises if the child should give up. Answers what it
+left out, if anything.
+"""
 
 
 class Orphaned(Exception):
@@ -44,6 +46,7 @@ class Child:
         self._size = 0  # of the file, when it was last seen to grow
         self._grew = self.started
         self._hung = False
+        self.left_out = ""  # of a file that is written: in words for the log
         parent = os.getpid()
         self._pipe, their_end = os.pipe()
         with warnings.catch_warnings():
@@ -76,6 +79,7 @@ class Child:
             return None
         code = os.waitstatus_to_exitcode(status)
         if code == 0:
+            self.left_out = os.read(self._pipe, 4096).decode("utf-8", "replace")
             return self._end("")
         if self._hung:
             return self._end(f"the child wrote nothing for {STALLED_SECONDS:g} seconds and was killed")
@@ -122,7 +126,10 @@ def _run(path: Path, write: Write, parent: int, pipe: int) -> None:
             if os.getppid() != parent:
                 raise Orphaned
 
-        write_synced(path, lambda file: write(file, go_on))
+        left_out: list[str | None] = []
+        write_synced(path, lambda file: left_out.append(write(file, go_on)))
+        if left_out[0]:
+            os.write(pipe, left_out[0].encode()[:4096])
         status = 0
     except BaseException as error:
         with contextlib.suppress(BaseException):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from penstock.engine.dispatch import Engine
@@ -19,6 +20,11 @@ from penstock.storage.child import Child
 from penstock.storage.files import StorageError
 
 logger = logging.getLogger("penstock.storage")
+
+
+def tell_left_out(path: Path, left_out: str) -> None:
+    """Log what is missing in a file that was written."""
+    logger.error("%s is written without what a module put there and cannot be written: %s", path, left_out)
 
 
 class Work(Protocol):
@@ -101,6 +107,8 @@ class OneChild:
             if problem:
                 self._end(problem)
             elif problem is not None:
+                if self.running.left_out:
+                    tell_left_out(self.running.path, self.running.left_out)
                 self._installation = Installation(self._work.installing(self.running))
         elif self._installation is not None and self._installation.is_over:
             self.finish()

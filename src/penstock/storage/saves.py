@@ -23,7 +23,7 @@ from penstock.storage.files import TEMPORARY, install
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.log_or_snapshot import Standing
 from penstock.storage.notice_logging import notice
-from penstock.storage.one_child import OneChild
+from penstock.storage.one_child import OneChild, tell_left_out
 
 if TYPE_CHECKING:
     from penstock.storage.known_files import KnownFiles
@@ -97,10 +97,12 @@ class Saves:
         began = time.monotonic()
         self._begins()
         try:
-            snapshot.save(self.path, self._engine.keyspace, self._dump_standing())
+            left_out = snapshot.save(self.path, self._engine.keyspace, self._dump_standing())
         except OSError as error:
             self.failed(str(error))
             raise ReplyError(f"the snapshot could not be written: {error.strerror}") from error
+        if left_out:
+            tell_left_out(self.path, left_out)
         self._saved(self._engine.keyspace.dirty, time.monotonic() - began)
 
     def request(self, now: bool, may_schedule: bool) -> bool:

@@ -27,7 +27,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,13 +85,23 @@ def _load_unless_empty(data: bytes, storage: Storage | None) -> Value | None:
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def save(path: Path, keyspace: Keyspace, standing: bytes = b"") -> None:
-    """Write the keyspace to `path`, replacing it atomically."""
-    replace_file(path, partial(write, keyspace=keyspace, standing=standing))
+def save(path: Path, keyspace: Keyspace, standing: bytes = b"") -> str:
+    """Write the keyspace to `path`, replacing it atomically; what is left out, as `write` answers it."""
+    left_out = ""
+
+    def write_all(file: BinaryIO) -> None:
+        nonlocal left_out
+        left_out = write(file, keyspace, standing=standing)
+
+    replace_file(path, write_all)
+    return left_out
 
 
-def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda: None, standing: bytes = b"") -> None:
-    """Write the keyspace to an open file; `go_on` is called between blocks and may raise to give up."""
+def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda: None, standing: bytes = b"") -> str:
+    """Write the keyspace to an open file; `go_on` is called between blocks and may raise to give up.
+
+    Answers which keys are left out, or elements of their values, because a module put there what is no value.
+    """
     file.write(_PREFIX.pack(MAGIC, VERSION))
     blocks = BlockWriter(file, go_on)
     if standing:
@@ -107,6 +116,7 @@ def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda
     if names:
         blocks.write(SEGMENTS, 0, len(names), pack_many([pack_many(names), pack_many([b""] * len(names))]))
     blocks.write(END, 0, 0, _END.pack(blocks.blocks, blocks.keys, blocks.chain))
+    return ", ".join(blocks.left_out)
 
 
 # -- reading --------------------------------------------------------------------------------------------------

@@ -83,6 +83,30 @@ def is_value(value: Any) -> bool:
     return type(value) in STRINGS or type(value) in DECLARED
 
 
+def sound_part(value: Any) -> Any:
+    """What of a value can be packed: the value itself, a collection less the elements that are not bytes, or None.
+
+    Only a module can have put anything else there. O(elements).
+    """
+    kind = type(value)
+    if kind is List or kind is Set:
+        return value if _all_bytes(value) else kind(item for item in value if type(item) is bytes)
+    if kind is Hash:
+        if _all_bytes(value) and _all_bytes(value.values()):
+            return value
+        return Hash((key, item) for key, item in value.items() if type(key) is bytes and type(item) is bytes)
+    if kind is SortedSet:
+        if _all_bytes(value.scores) and set(map(type, value.scores.values())) <= {float}:
+            return value
+        rows = value.scores.items()
+        return SortedSet({key: score for key, score in rows if type(key) is bytes and type(score) is float})
+    return value if is_value(value) else None
+
+
+def _all_bytes(items: Iterable[Any]) -> bool:
+    return set(map(type, items)) <= {bytes}
+
+
 _FILLED = (List, Set, Hash)  # Python's containers
 
 
@@ -146,3 +170,5 @@ def size(value: Any) -> int:
 
 
 load_all()
+BUILT_IN = frozenset(DECLARED)
+"""The types that are not of a module."""

@@ -47,7 +47,7 @@ from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
 from penstock.engine.concurrency.loop_steps import InSteps, LoopSteps
 from penstock.engine.declarations import Argv, Command, Handler, Reply
-from penstock.engine.module_loader import check_written
+from penstock.engine.module_loader import checked_after
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import NotNow
 from penstock.engine.transactions import refused
@@ -149,12 +149,12 @@ class Job:
 
     def finish(self, session: Session, argv: Argv) -> Reply:
         """The rest of the command, as its handler."""
-        try:
-            return self._last_step() if self._around is None else self._around(self._last_step)
-        finally:
-            called, at = self.command.inside(self.argv) or (self.command, 0)
-            if called.of_module:
-                check_written(session.db, called, self.argv[at:])
+        called, at = self.command.inside(self.argv) or (self.command, 0)
+        last_step = self._last_step if self._around is None else partial(self._around, self._last_step)
+        if not called.of_module:
+            return last_step()
+        with checked_after(session.db, called, self.argv[at:]):
+            return last_step()
 
     def _last_step(self) -> Reply:
         if self.error is not None:
