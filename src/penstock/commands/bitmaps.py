@@ -47,6 +47,14 @@ def to_bit_offset(session: Session, raw: bytes, width: int = 0) -> int:
     return offset
 
 
+def _bit_to_set(session: Session, argv: Argv) -> int:
+    """The place of the bit of SETBIT, if its value is one."""
+    offset = to_bit_offset(session, argv[2])
+    if argv[3] not in (b"0", b"1"):
+        raise ReplyError("bit is not an integer or out of range")
+    return offset
+
+
 @command(
     "SETBIT",
     arity=4,
@@ -56,12 +64,11 @@ def to_bit_offset(session: Session, raw: bytes, width: int = 0) -> int:
     syntax="key offset value",
     cost="O(1), and O(N) when the string must grow",
     grows=lambda session, argv: bytes_to_lengthen(session, argv[1], (to_bit_offset(session, argv[2]) >> 3) + 1),
+    check_words=_bit_to_set,
 )
 def setbit(session: Session, argv: Argv) -> Reply:
     """Set or clear a bit of the string at key, which grows as needed, and answer what the bit was."""
-    offset = to_bit_offset(session, argv[2])
-    if argv[3] not in (b"0", b"1"):
-        raise ReplyError("bit is not an integer or out of range")
+    offset = _bit_to_set(session, argv)
     db, name = session.db, argv[1]
     at, mask = offset >> 3, 0x80 >> (offset & 7)
     value = db.find_string(name)
@@ -210,19 +217,14 @@ def _growth_of_bitop(session: Session, argv: Argv) -> int:
     syntax="AND | OR | XOR | NOT destkey key [key ...]",
     cost="O(N)",
     grows=_growth_of_bitop,
+    check_words=lambda session, argv: _operation(argv),
 )
 def bitop(session: Session, argv: Argv) -> Reply:
     """Combine the strings at several keys bit by bit, store the result, and answer its length.
 
     Shorter strings, and missing keys, count as followed by zero bytes.
     """
-    word, destination = argv[1].upper(), argv[2]
-    operation = _OPERATIONS.get(word)
-    if operation is None:
-        if word != b"NOT":
-            raise syntax_error()
-        if len(argv) != 4:
-            raise ReplyError("BITOP NOT must be called with a single source key.")
+    operation, destination = _operation(argv), argv[2]
     db = session.db
     values = [db.find_string(name) or b"" for name in argv[3:]]
     work = sum(map(len, values)) // BYTES_AN_ELEMENT
@@ -237,6 +239,17 @@ def bitop(session: Session, argv: Argv) -> Reply:
     if work <= LONG:
         return commit(_combine(operation, values))
     return session.aside(work, lambda: _combine(operation, values), commit)
+
+
+def _operation(argv: Argv) -> Callable[[int, int], int] | None:
+    """What BITOP is to do; None to invert the one value."""
+    operation = _OPERATIONS.get(argv[1].upper())
+    if operation is None:
+        if argv[1].upper() != b"NOT":
+            raise syntax_error()
+        if len(argv) != 4:
+            raise ReplyError("BITOP NOT must be called with a single source key.")
+    return operation
 
 
 def _combine(operation: Callable[[int, int], int] | None, values: list[Bits]) -> Bits:
@@ -394,6 +407,7 @@ def _growth_of_bitfield(session: Session, argv: Argv) -> int:
     "INCRBY type offset increment ...]",
     cost="O(1) an operation",
     grows=_growth_of_bitfield,
+    check_words=lambda session, argv: list(_field_operations(session, argv[2:])),
 )
 def bitfield(session: Session, argv: Argv) -> Reply:
     """Read, set and count integers of any width (u8, i5, ...) at any place in the string at key, all at once."""

@@ -26,7 +26,7 @@ _NONE = Hash()  # what a missing key reads as; never changed
 # -- setting ------------------------------------------------------------------------------------------------------
 
 
-def _want_pairs(argv: Argv) -> None:
+def _want_pairs(session: Session, argv: Argv) -> None:
     if len(argv) & 1:
         raise wrong_arity(argv[0].decode().lower())
 
@@ -39,13 +39,13 @@ def _want_pairs(argv: Argv) -> None:
     group="hash",
     syntax="key field value [field value ...]",
     cost="O(1) a field",
-    arity_check=_want_pairs,
+    check_words=_want_pairs,
 )
 def hset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it, and answer how many of them are new."""
     count = len(argv)
     if count != 4:
-        _want_pairs(argv)
+        _want_pairs(session, argv)
     db = session.db
     name = argv[1]
     found = db.get(name)
@@ -68,7 +68,7 @@ def hset(session: Session, argv: Argv) -> Reply:
     group="hash",
     syntax="key field value [field value ...]",
     cost="O(1) a field",
-    arity_check=_want_pairs,
+    check_words=_want_pairs,
 )
 def hmset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it. HSET does the same and also answers how many are new."""
@@ -90,7 +90,15 @@ def hsetnx(session: Session, argv: Argv) -> Reply:
     return 1
 
 
-@command("HINCRBY", arity=4, flags=_GROW, keys=key(1, Access.UPDATE), group="hash", syntax="key field increment")
+@command(
+    "HINCRBY",
+    arity=4,
+    flags=_GROW,
+    keys=key(1, Access.UPDATE),
+    group="hash",
+    syntax="key field increment",
+    check_words=lambda session, argv: to_integer(argv[3]),
+)
 def hincrby(session: Session, argv: Argv) -> Reply:
     """Add to the integer in a field, which counts as 0 if there is none, and answer the sum."""
     increment = to_integer(argv[3])
@@ -111,19 +119,22 @@ def _not_an_integer() -> ReplyError:
     return ReplyError("hash value is not an integer")
 
 
-@command("HINCRBYFLOAT", arity=4, flags=_GROW, keys=key(1, Access.UPDATE), group="hash", syntax="key field increment")
+@command(
+    "HINCRBYFLOAT",
+    arity=4,
+    flags=_GROW,
+    keys=key(1, Access.UPDATE),
+    group="hash",
+    syntax="key field increment",
+    check_words=lambda session, argv: _to_increment(argv[3]),
+)
 def hincrbyfloat(session: Session, argv: Argv) -> Reply:
     """Add to the number in a field, which counts as 0 if there is none, and answer the sum as text.
 
     The sum is logged as an HSET, so that a replay needs no arithmetic.
     """
     db = session.db
-    try:
-        increment = long_double.add(b"0", argv[3])
-    except ValueError:
-        raise not_a_float() from None
-    except long_double.Infinite:
-        raise ReplyError("value is NaN or Infinity") from None
+    increment = _to_increment(argv[3])
     old = (db.find(argv[1], Hash) or _NONE).get(argv[2])
     try:
         total = increment if old is None else long_double.add(old, argv[3])
@@ -135,6 +146,15 @@ def hincrbyfloat(session: Session, argv: Argv) -> Reply:
     session.log([b"HSET", argv[1], argv[2], total])
     db.changed(argv[1])
     return total
+
+
+def _to_increment(raw: bytes) -> bytes:
+    try:
+        return long_double.add(b"0", raw)
+    except ValueError:
+        raise not_a_float() from None
+    except long_double.Infinite:
+        raise ReplyError("value is NaN or Infinity") from None
 
 
 @command(

@@ -166,6 +166,23 @@ def _destination(argv: Argv) -> list[tuple[int, bytes]]:
     return [(2, named[-1])] if named else []
 
 
+def _copy_options(session: Session, argv: Argv) -> tuple[Database, bool]:
+    """The database that COPY copies to, and whether it replaces what is there."""
+    target, replace = session.db, False
+    words = iter(argv[3:])
+    for word in words:
+        option = word.upper()
+        if option == b"REPLACE":
+            replace = True
+        elif option == b"DB" and (index := next(words, None)) is not None:
+            target = session.engine.keyspace[database_index(session, index)]
+        else:
+            raise syntax_error()
+    if target is session.db and argv[1] == argv[2]:
+        raise ReplyError("source and destination objects are the same")
+    return target, replace
+
+
 @command(
     "COPY",
     arity=-3,
@@ -177,6 +194,7 @@ def _destination(argv: Argv) -> list[tuple[int, bytes]]:
     beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database, _destination),
     copies_from=1,
     grows=lambda session, argv: codec.size_of_copy(session.db.data.get(argv[1], b"")),
+    check_words=_copy_options,
 )
 def copy(session: Session, argv: Argv) -> Reply:
     """Copy a value and its expiry time; 1 if it was copied, 0 if there is no source or the destination exists.
@@ -184,19 +202,7 @@ def copy(session: Session, argv: Argv) -> Reply:
     DB copies to another database, REPLACE replaces the destination.
     """
     name, new_name = argv[1:3]
-    target = session.db
-    replace = False
-    words = iter(argv[3:])
-    for word in words:
-        option = word.upper()
-        if option == b"REPLACE":
-            replace = True
-        elif option == b"DB" and (index := next(words, None)) is not None:
-            target = session.engine.keyspace[database_index(session, index)]
-        else:
-            raise syntax_error()
-    if target is session.db and name == new_name:
-        raise ReplyError("source and destination objects are the same")
+    target, replace = _copy_options(session, argv)
     value = session.db.get(name)
     if value is None or (not replace and new_name in target):
         return 0

@@ -31,8 +31,8 @@ def lazy(session: Session, argv: Argv) -> Reply:
     if len(inner) == 1 and inner[0].upper() == b"STATUS":
         return engine.lazy.status()
     named = engine.commands.resolve(inner)
-    if named.arity_check is not None:
-        named.arity_check(inner)
+    if named.check_words is not None:
+        named.check_words(session, inner)
     why = refusal(named, inner)
     if why is not None:
         raise ReplyError(f"'{named.wire_name}' may not be LAZY: it {why}")

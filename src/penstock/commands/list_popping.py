@@ -22,9 +22,11 @@ from penstock.types.kernels import Steps
 from penstock.types.list import List
 
 
-def _want_one_count(argv: Argv) -> None:
+def _count_to_pop(session: Session, argv: Argv) -> int | None:
+    """The count of LPOP and RPOP; None without one."""
     if len(argv) > 3:
         raise wrong_arity(argv[0].decode().lower())
+    return to_positive(argv[2]) if len(argv) == 3 else None
 
 
 @command(
@@ -35,7 +37,7 @@ def _want_one_count(argv: Argv) -> None:
     group="list",
     syntax="key [count]",
     cost="O(N) with N elements answered",
-    arity_check=_want_one_count,
+    check_words=_count_to_pop,
 )
 def lpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the first element of the list at key, or with count an array of up to that many."""
@@ -55,7 +57,7 @@ def lpop(session: Session, argv: Argv) -> Reply:
     group="list",
     syntax="key [count]",
     cost="O(N) with N elements answered",
-    arity_check=_want_one_count,
+    check_words=_count_to_pop,
 )
 def rpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the last element of the list at key, or with count an array of up to that many."""
@@ -69,8 +71,7 @@ def rpop(session: Session, argv: Argv) -> Reply:
 
 def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
     """LPOP and RPOP with a count, and without one where there is no list."""
-    _want_one_count(argv)
-    count = to_positive(argv[2]) if len(argv) == 3 else None
+    count = _count_to_pop(session, argv)
     items = session.db.find(argv[1], List)
     if items is None:
         return None if count is None else NULL_ARRAY
@@ -144,6 +145,7 @@ def _pop_logged(session: Session, name: bytes, items: List, wanted: MultiPop) ->
     group="list",
     syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]",
     cost="O(N + M) with N keys and M elements answered",
+    check_words=lambda session, argv: parse_multi_pop(argv[1:], b"LEFT", b"RIGHT"),
 )
 def lmpop(session: Session, argv: Argv) -> Reply:
     """Pop from the first of the lists that has elements; answer its key and what was popped, or null."""

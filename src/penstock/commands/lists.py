@@ -119,7 +119,15 @@ def is_left(word: bytes) -> bool:
     return side == b"LEFT"
 
 
-@command("LMOVE", arity=5, flags=GROWS, keys=MOVE, group="list", syntax="source destination LEFT | RIGHT LEFT | RIGHT")
+@command(
+    "LMOVE",
+    arity=5,
+    flags=GROWS,
+    keys=MOVE,
+    group="list",
+    syntax="source destination LEFT | RIGHT LEFT | RIGHT",
+    check_words=lambda session, argv: [is_left(word) for word in argv[3:]],
+)
 def lmove(session: Session, argv: Argv) -> Reply:
     """Take an element from one end of source, put it at one end of destination, and answer it."""
     from_left, to_left = is_left(argv[3]), is_left(argv[4])
@@ -291,6 +299,7 @@ def _position_options(options: Argv) -> tuple[int, int | None, int]:
     group="list",
     syntax="key index element",
     cost="O(N / 64) with N elements up to the nearer end",
+    check_words=lambda session, argv: to_integer(argv[2]),
 )
 def lset(session: Session, argv: Argv) -> Reply:
     """Replace the element at index, which must exist."""
@@ -313,12 +322,11 @@ def lset(session: Session, argv: Argv) -> Reply:
     group="list",
     syntax="key BEFORE | AFTER pivot element",
     cost="O(N) with N elements up to the pivot",
+    check_words=lambda session, argv: _is_after(argv[2]),
 )
 def linsert(session: Session, argv: Argv) -> Reply:
     """Insert an element beside the first one that equals pivot; answer the length, -1 without pivot, 0 without list."""
-    where = argv[2].upper()
-    if where not in (b"BEFORE", b"AFTER"):
-        raise syntax_error()
+    after = _is_after(argv[2])
     items = session.db.find(argv[1], List)
     if items is None:
         return 0
@@ -333,7 +341,7 @@ def linsert(session: Session, argv: Argv) -> Reply:
     def insert(at: int | None) -> int:
         if at is None:
             return -1
-        items.insert(at + (where == b"AFTER"), argv[4])
+        items.insert(at + after, argv[4])
         session.db.changed(argv[1])
         return len(items)
 
@@ -341,6 +349,12 @@ def linsert(session: Session, argv: Argv) -> Reply:
     if at is None and len(items) > LONG:
         return session.aside(len(items), InSteps(lambda: find(len(items))), insert)
     return insert(at)
+
+
+def _is_after(word: bytes) -> bool:
+    if word.upper() not in (b"BEFORE", b"AFTER"):
+        raise syntax_error()
+    return word.upper() == b"AFTER"
 
 
 @command(
@@ -351,6 +365,7 @@ def linsert(session: Session, argv: Argv) -> Reply:
     group="list",
     syntax="key count element",
     cost="O(N) with N elements in the list",
+    check_words=lambda session, argv: to_integer(argv[2]),
 )
 def lrem(session: Session, argv: Argv) -> Reply:
     """Remove elements equal to element and answer how many: count from the head, -count from the tail, all for 0."""
@@ -378,6 +393,7 @@ def lrem(session: Session, argv: Argv) -> Reply:
     group="list",
     syntax="key start stop",
     cost="O(N) with N elements removed",
+    check_words=lambda session, argv: [to_integer(word) for word in argv[2:]],
 )
 def ltrim(session: Session, argv: Argv) -> Reply:
     """Keep only the elements from start to stop, both included."""

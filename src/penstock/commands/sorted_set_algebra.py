@@ -9,7 +9,18 @@ from itertools import islice
 from penstock.commands.sorted_set_ranges import rows_in_steps, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
 from penstock.engine.concurrency.long_work import LONG
-from penstock.engine.declarations import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key
+from penstock.engine.declarations import (
+    Access,
+    Argv,
+    CheckWords,
+    Effect,
+    Flag,
+    Growth,
+    Reply,
+    command,
+    counted_keys,
+    key,
+)
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
@@ -49,14 +60,19 @@ class Request:
         return min(map(len, self.operands)) * len(self.operands)
 
 
-def _sources(session: Session, argv: Argv, count_at: int) -> list[Operand]:
-    """The sets at `numkeys key [key ...]`; a missing key is an empty set."""
+def _names(argv: Argv, count_at: int) -> list[bytes]:
+    """The keys of `numkeys key [key ...]`."""
     number = to_integer(argv[count_at])
     if number < 1:
         raise ReplyError(f"at least 1 input key is needed for '{argv[0].decode().lower()}' command")
     if number >= len(argv) - count_at:
         raise syntax_error()
-    return [_operand(session, name) for name in argv[count_at + 1 : count_at + 1 + number]]
+    return argv[count_at + 1 : count_at + 1 + number]
+
+
+def _sources(session: Session, argv: Argv, count_at: int) -> list[Operand]:
+    """The sets at these keys; a missing key is an empty set."""
+    return [_operand(session, name) for name in _names(argv, count_at)]
 
 
 def _operand(session: Session, name: bytes) -> Operand:
@@ -70,7 +86,19 @@ def _operand(session: Session, name: bytes) -> Operand:
 
 def _parse(session: Session, argv: Argv, count_at: int, weighted: bool, storing: bool) -> Request:
     """`numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE how] [WITHSCORES]`, as far as the command has them."""
-    operands = _sources(session, argv, count_at)
+    return _with_options(_sources(session, argv, count_at), argv, count_at, weighted, storing)
+
+
+def _check_store(weighted: bool) -> CheckWords:
+    """Checks the words of a command that stores, before it looks at any key."""
+
+    def check(session: Session, argv: Argv) -> None:
+        _with_options([Operand(_NONE)] * len(_names(argv, 2)), argv, 2, weighted, storing=True)
+
+    return check
+
+
+def _with_options(operands: list[Operand], argv: Argv, count_at: int, weighted: bool, storing: bool) -> Request:
     request = Request(operands)
     options = iter(argv[count_at + 1 + len(operands) :])
     for option in options:
@@ -195,6 +223,7 @@ def zdiff(session: Session, argv: Argv) -> Reply:
     syntax=f"destination {_WEIGHTS}",
     cost="O(N) with N members of all sets",
     grows=_growth(sum),
+    check_words=_check_store(weighted=True),
 )
 def zunionstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZUNION answers, replacing what it held, and answer the number of members."""
@@ -211,6 +240,7 @@ def zunionstore(session: Session, argv: Argv) -> Reply:
     syntax=f"destination {_WEIGHTS}",
     cost="O(N*K) with K sets and N members in the smallest",
     grows=_growth(min),
+    check_words=_check_store(weighted=True),
 )
 def zinterstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZINTER answers, replacing what it held, and answer the number of members."""
@@ -227,6 +257,7 @@ def zinterstore(session: Session, argv: Argv) -> Reply:
     syntax="destination numkeys key [key ...]",
     cost="O(N*K) with K sets and N members in the first",
     grows=_growth(next),
+    check_words=_check_store(weighted=False),
 )
 def zdiffstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZDIFF answers, replacing what it held, and answer the number of members."""

@@ -288,6 +288,7 @@ def _growth_of_store(session: Session, argv: Argv) -> int:
     syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
     cost="O(log N) and O(1) a member stored",
     grows=_growth_of_store,
+    check_words=lambda session, argv: parse_range(argv, 3, storing=True),
 )
 def zrangestore(session: Session, argv: Argv) -> Reply:
     """Store at dst what ZRANGE answers for src, replacing what dst held, and answer how many members that are."""
@@ -392,6 +393,7 @@ _REMOVE_COST = "O(log N) and O(1) a member removed"
     group="sorted-set",
     syntax="key start stop",
     cost=_REMOVE_COST,
+    check_words=lambda session, argv: by_rank(argv[2], argv[3]),
 )
 def zremrangebyrank(session: Session, argv: Argv) -> Reply:
     """Remove the members between two ranks, both included, and answer how many there were."""
@@ -406,6 +408,7 @@ def zremrangebyrank(session: Session, argv: Argv) -> Reply:
     group="sorted-set",
     syntax="key min max",
     cost=_REMOVE_COST,
+    check_words=lambda session, argv: by_score(argv[2], argv[3]),
 )
 def zremrangebyscore(session: Session, argv: Argv) -> Reply:
     """Remove the members with scores between two bounds, and answer how many there were."""
@@ -420,6 +423,7 @@ def zremrangebyscore(session: Session, argv: Argv) -> Reply:
     group="sorted-set",
     syntax="key min max",
     cost=_REMOVE_COST,
+    check_words=lambda session, argv: by_name(argv[2], argv[3]),
 )
 def zremrangebylex(session: Session, argv: Argv) -> Reply:
     """Remove the members with names between two bounds, and answer how many there were."""

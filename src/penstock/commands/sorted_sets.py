@@ -46,6 +46,7 @@ from penstock.types.zset import Row, SortedSet
     group="sorted-set",
     syntax="key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
     cost="O(log N) a member, O(1) while the set is not read in order",
+    check_words=lambda session, argv: _zadd_arguments(argv),
 )
 def zadd(session: Session, argv: Argv) -> Reply:
     """Set the score of members of the sorted set at key, adding new ones; answer how many were added.
@@ -132,6 +133,7 @@ def _total(score: float, increment: float) -> float:
     group="sorted-set",
     syntax="key increment member",
     cost="O(log N), O(1) while the set is not read in order",
+    check_words=lambda session, argv: to_double(argv[2]),
 )
 def zincrby(session: Session, argv: Argv) -> Reply:
     """Add to the score of a member, which starts from 0 if it is new, and answer the sum."""
@@ -280,10 +282,15 @@ def pop_from_first(session: Session, names: list[bytes], count: int, highest: bo
     return None
 
 
-def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
+def _count_to_pop(session: Session, argv: Argv) -> int:
+    """The count of ZPOPMIN and ZPOPMAX."""
     if len(argv) > 3:
         raise syntax_error()
-    count = to_positive(argv[2]) if len(argv) == 3 else 1
+    return to_positive(argv[2]) if len(argv) == 3 else 1
+
+
+def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
+    count = _count_to_pop(session, argv)
     zset = session.db.find(argv[1], SortedSet)
     if zset is not None and zset.disorder > LONG:
         return sort_first(session, zset, lambda: _pop(session, argv, highest))
@@ -326,6 +333,7 @@ def _pop_aside(
     group="sorted-set",
     syntax="key [count]",
     cost="O(log N) a member",
+    check_words=_count_to_pop,
 )
 def zpopmin(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest scores, one or count, and answer them with their scores."""
@@ -340,6 +348,7 @@ def zpopmin(session: Session, argv: Argv) -> Reply:
     group="sorted-set",
     syntax="key [count]",
     cost="O(log N) a member",
+    check_words=_count_to_pop,
 )
 def zpopmax(session: Session, argv: Argv) -> Reply:
     """Remove the members with the highest scores, one or count, and answer them with their scores."""
@@ -376,6 +385,7 @@ def _pop_logged_aside(session: Session, name: bytes, zset: SortedSet, wanted: Mu
     group="sorted-set",
     syntax="numkeys key [key ...] <MIN | MAX> [COUNT count]",
     cost="O(K) with K keys, and O(log N) a member",
+    check_words=lambda session, argv: parse_multi_pop(argv[1:], b"MIN", b"MAX"),
 )
 def zmpop(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""

@@ -425,6 +425,7 @@ _BEYOND = Beyond(Reach.DATABASE, "looks at keys that depend on the elements, wit
     categories=_CATEGORIES,
     beyond=_BEYOND,
     grows=_growth,
+    check_words=lambda session, argv: _parse(argv, may_store=True),
 )
 def sort(session: Session, argv: Argv) -> Reply:
     """Answer the elements of a list, set or sorted set, ordered as numbers or, with ALPHA, as bytes.

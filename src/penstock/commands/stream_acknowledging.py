@@ -23,6 +23,7 @@ from penstock.types.stream.stream import Stream
     syntax="key group [TOKEN token] offset | start-end [offset | start-end ...]",
     cost="O(log L) a range with L leases pending, and 0.01 microseconds a lease in it; the numbers in a range are"
     " not walked",
+    check_words=lambda session, argv: to_ranges(to_token(argv[3:])[1]),
 )
 def tack(session: Session, argv: Argv) -> Reply:
     """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored.

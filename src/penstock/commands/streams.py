@@ -394,6 +394,7 @@ def log_at(
     syntax="key offset | -count",
     cost="O(nodes freed), whatever the length",
     not_lazy=NotLazy("counts what is there, which compaction changes, with -count", lambda argv: argv[2][:1] == b"-"),
+    check_words=lambda session, argv: to_number(argv[2], "offset", -INT64_MAX),
 )
 def tevict(session: Session, argv: Argv) -> Reply:
     """Remove messages up to an offset, or all but the last count, and answer how many were removed.

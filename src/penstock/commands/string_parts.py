@@ -121,12 +121,11 @@ def substr(session: Session, argv: Argv) -> Reply:
     syntax="key offset value",
     cost="O(N) with N bytes written",
     grows=_growth_of_setrange,
+    check_words=lambda session, argv: _to_offset(argv[2]),
 )
 def setrange(session: Session, argv: Argv) -> Reply:
     """Overwrite part of the string at key from an offset on and answer its length; a gap is filled with zero bytes."""
-    name, offset, part = argv[1], to_integer(argv[2]), argv[3]
-    if offset < 0:
-        raise ReplyError("offset is out of range")
+    name, offset, part = argv[1], _to_offset(argv[2]), argv[3]
     value = session.db.find_string(name)
     if not part:
         return len(value) if value is not None else 0
@@ -136,6 +135,13 @@ def setrange(session: Session, argv: Argv) -> Reply:
     buffer[offset:end] = part
     session.db.replace(name, buffer)
     return len(buffer)
+
+
+def _to_offset(raw: bytes) -> int:
+    offset = to_integer(raw)
+    if offset < 0:
+        raise ReplyError("offset is out of range")
+    return offset
 
 
 @command(

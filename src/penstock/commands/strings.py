@@ -68,6 +68,7 @@ def _set_expires(argv: Argv) -> bool:
     syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
     "PXAT unix-time-milliseconds | KEEPTTL]",
     not_lazy=NotLazy("depends on the clock, with EX, PX, EXAT or PXAT", _set_expires),
+    check_words=lambda session, argv: _options_of_set(argv),
 )
 def set_(session: Session, argv: Argv) -> Reply:
     """Set the string at key, replacing any value, and remove its expiry time unless an option says otherwise.
@@ -131,8 +132,12 @@ _SET_WORDS = frozenset((b"NX", b"XX", b"GET", b"KEEPTTL"))
 _SET_EXCLUSIVE = (frozenset((b"NX", b"XX")), frozenset((b"KEEPTTL", *_EXPIRY_UNITS)))
 
 
+def _options_of_set(argv: Argv) -> _Options:
+    return _parse_options(argv[3:], _SET_WORDS, _SET_EXCLUSIVE)
+
+
 def _set_with_options(session: Session, argv: Argv) -> Reply:
-    options = _parse_options(argv[3:], _SET_WORDS, _SET_EXCLUSIVE)
+    options = _options_of_set(argv)
     deadline = options.deadline(session, "set")
     db, name, value = session.db, argv[1], argv[2]
     words = options.words
@@ -283,7 +288,7 @@ def mget(session: Session, argv: Argv) -> Reply:
     return values
 
 
-def _want_pairs(argv: Argv) -> None:
+def _want_pairs(session: Session, argv: Argv) -> None:
     if len(argv) % 2 == 0:
         raise wrong_arity(argv[0].decode().lower())
 
@@ -296,11 +301,11 @@ def _want_pairs(argv: Argv) -> None:
     group="string",
     syntax="key value [key value ...]",
     cost="O(1) a key",
-    arity_check=_want_pairs,
+    check_words=_want_pairs,
 )
 def mset(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings, all at once."""
-    _want_pairs(argv)
+    _want_pairs(session, argv)
     install = session.db.set
     for at in range(1, len(argv), 2):
         install(argv[at], argv[at + 1])
@@ -315,11 +320,11 @@ def mset(session: Session, argv: Argv) -> Reply:
     group="string",
     syntax="key value [key value ...]",
     cost="O(1) a key",
-    arity_check=_want_pairs,
+    check_words=_want_pairs,
 )
 def msetnx(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings if none of the keys exists; answer 1 if they were set, 0 if not."""
-    _want_pairs(argv)
+    _want_pairs(session, argv)
     if any(name in session.db for name in argv[1::2]):
         return 0
     mset(session, argv)
@@ -355,22 +360,50 @@ def decr(session: Session, argv: Argv) -> Reply:
     return _add(session, argv[1], -1)
 
 
-@command("INCRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
+@command(
+    "INCRBY",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=ONE_UPDATED,
+    group="string",
+    syntax="key increment",
+    check_words=lambda session, argv: to_integer(argv[2]),
+)
 def incrby(session: Session, argv: Argv) -> Reply:
     """Add to the integer at key, which starts at 0, and answer the result."""
     return _add(session, argv[1], to_integer(argv[2]))
 
 
-@command("DECRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key decrement")
+@command(
+    "DECRBY",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=ONE_UPDATED,
+    group="string",
+    syntax="key decrement",
+    check_words=lambda session, argv: _decrement(argv[2]),
+)
 def decrby(session: Session, argv: Argv) -> Reply:
     """Subtract from the integer at key, which starts at 0, and answer the result."""
-    amount = to_integer(argv[2])
+    return _add(session, argv[1], -_decrement(argv[2]))
+
+
+def _decrement(raw: bytes) -> int:
+    amount = to_integer(raw)
     if amount == INT64_MIN:
         raise ReplyError("decrement would overflow")
-    return _add(session, argv[1], -amount)
+    return amount
 
 
-@command("INCRBYFLOAT", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
+@command(
+    "INCRBYFLOAT",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=ONE_UPDATED,
+    group="string",
+    syntax="key increment",
+    check_words=lambda session, argv: _add_decimal(b"0", argv[2]),
+)
 def incrbyfloat(session: Session, argv: Argv) -> Reply:
     """Add a number to the one at key, which starts at 0, and answer the result.
 
@@ -378,12 +411,16 @@ def incrbyfloat(session: Session, argv: Argv) -> Reply:
     """
     name = argv[1]
     value = find_frozen(session, name)
+    total = _add_decimal(value if value is not None else b"0", argv[2])
+    session.db.replace(name, total)
+    session.log([b"SET", name, total, b"KEEPTTL"])
+    return total
+
+
+def _add_decimal(one: bytes, other: bytes) -> bytes:
     try:
-        total = long_double.add(value if value is not None else b"0", argv[2])
+        return long_double.add(one, other)
     except ValueError:
         raise not_a_float() from None
     except long_double.Infinite:
         raise ReplyError("increment would produce NaN or Infinity") from None
-    session.db.replace(name, total)
-    session.log([b"SET", name, total, b"KEEPTTL"])
-    return total

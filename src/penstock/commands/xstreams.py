@@ -237,6 +237,7 @@ def xadd(session: Session, argv: Argv) -> Reply:
     syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]",
     cost="O(1) a hundred entries dropped",
     not_lazy=NotLazy("drops as many as is cheap, which may differ in a replay, with ~", lambda argv: b"~" in argv[3:]),
+    check_words=lambda session, argv: _to_trimming(argv),
 )
 def xtrim(session: Session, argv: Argv) -> Reply:
     """Drop the oldest entries of the stream at key and answer how many.
@@ -244,6 +245,19 @@ def xtrim(session: Session, argv: Argv) -> Reply:
     MAXLEN keeps the newest threshold entries, MINID those with ids from threshold on; with `~` only blocks of up to a
     hundred are dropped, and at most LIMIT entries.
     """
+    trimming = _to_trimming(argv)
+    stream = session.db.find(argv[1], XStream)
+    if stream is None:
+        return 0
+    dropped = trimming.apply(stream)
+    if dropped:
+        session.log([b"XTRIM", argv[1], *Trimming.effect(stream)])
+        session.db.changed(argv[1])
+    return dropped
+
+
+def _to_trimming(argv: Argv) -> Trimming:
+    """What XTRIM asks for."""
     trimming = Trimming()
     at = 2
     while at < len(argv):
@@ -254,14 +268,7 @@ def xtrim(session: Session, argv: Argv) -> Reply:
     if not trimming.word and not trimming.limit:
         raise ReplyError("syntax error, XTRIM must be called with a trimming strategy")
     trimming.validate()
-    stream = session.db.find(argv[1], XStream)
-    if stream is None:
-        return 0
-    dropped = trimming.apply(stream)
-    if dropped:
-        session.log([b"XTRIM", argv[1], *Trimming.effect(stream)])
-        session.db.changed(argv[1])
-    return dropped
+    return trimming
 
 
 @command(
@@ -291,9 +298,30 @@ def xdel(session: Session, argv: Argv) -> Reply:
     keys=key(1, Access.WRITE),
     group="xstream",
     syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    check_words=lambda session, argv: _to_last_id(argv),
 )
 def xsetid(session: Session, argv: Argv) -> Reply:
     """Set the last id of the stream at key, which the next entry's must exceed, and what XINFO STREAM counts."""
+    last, added, deleted = _to_last_id(argv)
+    stream = session.db.find(argv[1], XStream)
+    if stream is None:
+        raise no_such_key()
+    newest = stream.last()
+    if newest is not None and last < newest[0]:
+        raise ReplyError("The ID specified in XSETID is smaller than the target stream top item")
+    if added is not None and added < len(stream):
+        raise ReplyError("The entries_added specified in XSETID is smaller than the target stream length")
+    stream.last_id = last
+    if added is not None:
+        stream.entries_added = added
+    if deleted != FIRST_ID:
+        stream.max_deleted_id = deleted
+    session.engine.keyspace.dirty += 1  # logged, but it does not break a WATCH, as in Redis
+    return OK
+
+
+def _to_last_id(argv: Argv) -> tuple[Id, int | None, Id]:
+    """The last id that XSETID sets, how many entries were added, and the largest deleted id."""
     last = to_id(argv[2])
     added: int | None = None
     deleted = FIRST_ID
@@ -310,21 +338,7 @@ def xsetid(session: Session, argv: Argv) -> Reply:
                 raise ReplyError("The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
         else:
             raise syntax_error()
-    stream = session.db.find(argv[1], XStream)
-    if stream is None:
-        raise no_such_key()
-    newest = stream.last()
-    if newest is not None and last < newest[0]:
-        raise ReplyError("The ID specified in XSETID is smaller than the target stream top item")
-    if added is not None and added < len(stream):
-        raise ReplyError("The entries_added specified in XSETID is smaller than the target stream length")
-    stream.last_id = last
-    if added is not None:
-        stream.entries_added = added
-    if deleted != FIRST_ID:
-        stream.max_deleted_id = deleted
-    session.engine.keyspace.dirty += 1  # logged, but it does not break a WATCH, as in Redis
-    return OK
+    return last, added, deleted
 
 
 # -- reading --------------------------------------------------------------------------------------------------

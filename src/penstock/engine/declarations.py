@@ -20,10 +20,11 @@ To add a command: declare and handle it in the module of its family under comman
 The arguments have the order of the signature of `command`. A subcommand is declared under its full name, "CONFIG GET";
 the container is made from its subcommands.
 
-arity counts the command's own name (two words for a subcommand); negative means "at least". If a command has a further
-rule, as HSET needs pairs, `arity_check` is the function that checks it. The handler calls it, so such a command may be
-queued in MULTI and fails when it runs, as in Redis. LAZY calls it before it queues the command, because later there is
-no client to answer.
+arity counts the command's own name (two words for a subcommand); negative means "at least". If a command has further
+rules for its words, as HSET needs pairs and BITOP the name of an operation, `check_words` is the function that checks
+them, usually the one that parses them. The handler calls it, so such a command may be queued in MULTI and fails when it
+runs, as in Redis. LAZY calls it before it queues the command, because later there is no client to answer. It must not
+refuse what the handler accepts, with whatever values.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ Foresight = Callable[["Session", "Database", Argv], "Foreseen"]
 """Which messages of streams a command will probably read if it runs now, in this database. EXEC and scripts cannot wait
 in their middle, and fetch those that lie in files before. May raise a ReplyError for arguments that the handler
 refuses.
+"""
+CheckWords = Callable[["Session", Argv], object]
+"""Raises the ReplyError with which the handler refuses these words whatever is at the keys. What it answers is not
+used.
 """
 Together = Callable[["Session", list[Argv]], int | RawPieces]
 """Runs several calls of a command that came in a row, each with the fewest arguments it may have and all with the same
@@ -279,8 +284,7 @@ class Command:
     copies_from: int = 0  # the position of a key whose value it copies elsewhere, if the user's permissions allow it
     grows: Growth | None = None  # None: it keeps no more than its arguments
     foresees: Foresight | None = None  # None: it reads no messages of streams, or says so too late for EXEC
-    # raises if the number of words is wrong although `arity` allows it
-    arity_check: Callable[[Argv], None] | None = None
+    check_words: CheckWords | None = None  # raises if words are wrong although `arity` allows them
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
@@ -482,7 +486,7 @@ def command(
     copies_from: int = 0,
     grows: Growth | None = None,
     foresees: Foresight | None = None,
-    arity_check: Callable[[Argv], None] | None = None,
+    check_words: CheckWords | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -494,7 +498,7 @@ def command(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
                 _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
-                copies_from, grows, foresees, arity_check,
+                copies_from, grows, foresees, check_words,
             )
         )  # fmt: skip
         return handler
