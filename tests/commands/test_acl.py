@@ -457,7 +457,9 @@ def test_a_bad_acl_file_changes_nothing_and_names_its_lines(tmp_path: Path) -> N
     with Server(aclfile=file) as server, redis.Redis.from_url(server.url) as client:
         setuser(client, "on +get", "tess")
         before = ask(client, "ACL LIST")
-        file.write_text("user tess on\n\nbogus\nuser b +nope\nuser tess off\nuser c (+get\n")
+        file.write_text(
+            "user tess on\n\nbogus\nuser b +nope\nuser tess off\nuser c (+get\nuser a\0b on\nuser a\u2003b on\n"
+        )
         with pytest.raises(redis.ResponseError) as caught:
             client.acl_load()
         text = str(caught.value)
@@ -465,6 +467,8 @@ def test_a_bad_acl_file_changes_nothing_and_names_its_lines(tmp_path: Path) -> N
         assert f"{file}:4: Error in applying operation '+nope': Unknown command or category name in ACL." in text
         assert "Duplicate user 'tess' found on line 5." in text
         assert f"{file}:6: Unmatched parenthesis" in text
+        for number in (7, 8):
+            assert f"{file}:{number}: Usernames can't contain spaces or null characters" in text
         assert ask(client, "ACL LIST") == before
     with pytest.raises(ConfigError, match=r"users\.acl:3"):
         Server(aclfile=file).start()

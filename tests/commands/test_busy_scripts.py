@@ -4,6 +4,7 @@ ours, and some on a real Redis.
 
 from __future__ import annotations
 
+import json
 import select
 import threading
 import time
@@ -240,6 +241,16 @@ def test_looks_at_the_clock_follow_the_time_that_instructions_take(
     with Server() as server, redis.Redis.from_url(server.url) as client:
         client.eval("for i = 1, 100000 do end", 0)
     assert least <= len(looks) <= most
+
+
+def test_json_is_escaped_without_a_call_for_each_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function for each letter would be nearly a million instructions, so many looks at the clock."""
+    looks: list[bool] = []
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: looks.append(True) or 0)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        text = bytes(range(128)) + bytes(range(32)) * 3200
+        assert json.loads(client.eval("return cjson.encode(ARGV[1])", 0, text)) == text.decode()
+    assert len(looks) <= 30
 
 
 def test_a_slow_command_looks_at_the_clock_although_it_is_one_instruction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,10 +298,7 @@ class AccessControl:
 
     def set_user(self, name: str, rules: Sequence[bytes]) -> None:
         """ACL SETUSER: all of the rules or, when one is refused, none of them."""
-        if not name:
-            raise ReplyError("Usernames can't be empty")
-        if any(character.isspace() or character == "\0" for character in name):
-            raise ReplyError("Usernames can't contain spaces or null characters")
+        _check_name(name)
         changed = self.users[name].copy() if name in self.users else self._new_user(name)
         for rule in join_selectors(rules):
             try:
@@ -417,6 +414,7 @@ class AccessControl:
             return [f"WARNING: Duplicate user '{name}' found on line {number}."]
         user = users[name] = self._new_user(name)
         try:
+            _check_name(name)
             rules = join_selectors(words[2:])
         except ReplyError as error:
             return [f"{where}: {error}"]
@@ -426,6 +424,13 @@ class AccessControl:
             except RuleError as error:
                 return [f"{where}: Error in applying operation '{_text(rule)}': {error}."]
         return []
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise ReplyError("Usernames can't be empty")
+    if any(character.isspace() or character == "\0" for character in name):
+        raise ReplyError("Usernames can't contain spaces or null characters")
 
 
 def join_selectors(rules: Sequence[bytes]) -> list[bytes]:

@@ -24,9 +24,13 @@ local function new()
         ['"'] = '\\"', ["\\"] = "\\\\", ["/"] = "\\/", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r",
         ["\t"] = "\\t",
     }
-    local function escape(letter) return escapes[letter] or format("\\u%04x", byte(letter)) end
+    for code = 0, 127 do
+        local letter = char(code)
+        if find(letter, "[%c%z]") then escapes[letter] = escapes[letter] or format("\\u%04x", code) end
+    end
 
-    local function quoted(text) return '"' .. gsub(text, '[%c%z"\\/\127]', escape) .. '"' end
+    -- A table, not a function: for each letter gsub would call it.
+    local function quoted(text) return '"' .. gsub(text, '[%c%z"\\/\127]', escapes) .. '"' end
 
     local function number_text(number)
         if number ~= number or number == huge or number == -huge then
