@@ -6,10 +6,20 @@ import copy
 import pickle
 
 import pytest
+import redis
 
-from penstock import Client, Server
+from penstock import Client, Server, commands
 from penstock.client.delivery import State
-from penstock.client.errors import BufferFull, NoReplyInTime, NotSent, OutcomeUnknown, reply_error
+from penstock.client.errors import (
+    STREAM_COMMANDS,
+    BufferFull,
+    NoReplyInTime,
+    NotSent,
+    OutcomeUnknown,
+    reply_error,
+)
+from penstock.engine.declarations import REGISTRY
+from penstock.testing.redis import RedisServer
 
 
 @pytest.mark.parametrize(
@@ -42,3 +52,19 @@ def test_a_client_says_why_it_cannot_be_pickled(ours: Server) -> None:
         for make in (pickle.dumps, copy.copy):
             with pytest.raises(TypeError, match="make one from its URL where it is used"):
                 make(client)
+
+
+def test_a_server_that_knows_no_streams_is_said_to_be_no_penstock_server() -> None:
+    with RedisServer() as server, Client(port=server.port) as client:
+        for call in (lambda: client.tread("s"), lambda: client.twrite("s", "", "e"), lambda: client.read_arrow("s")):
+            with pytest.raises(redis.ResponseError, match=r"unknown command .T\w+.* not a Penstock server"):
+                call()
+        with pytest.raises(redis.ResponseError, match=r"unknown command .NOTHING") as caught:
+            client.execute_command("NOTHING")
+        assert "Penstock" not in str(caught.value)
+
+
+def test_the_commands_that_tell_a_penstock_server_are_all_those_of_streams() -> None:
+    commands.load()
+    ours = {each.name for each in REGISTRY.by_name.values() if each.group == "stream" and not each.of_module}
+    assert {name for name in ours if name.startswith("T")} == STREAM_COMMANDS

@@ -27,6 +27,7 @@ the second is looked into.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -134,12 +135,25 @@ def _classes_redis_py_lacks() -> dict[str, type[redis.ResponseError]]:
 _OWN = _classes_redis_py_lacks()
 
 
+STREAM_COMMANDS = frozenset(
+    {
+        "TACK", "TAPPLY", "TCOMMIT", "TEVICT", "TEXTEND", "TGIVEUP", "TGROUP", "TINFO", "TNACK", "TPRODUCER", "TREAD",
+        "TRETAIN", "TSCHEMA", "TSEEK", "TSTAGE", "TUNSTAGE", "TWRITE",
+    }
+)  # fmt: skip
+"""Commands of streams that only Penstock has."""
+_UNKNOWN = re.compile(r"ERR unknown command [`'](\w+)", re.IGNORECASE)
+
+
 def reply_error(line: str) -> Exception:
-    """The exception for an error reply.
+    """The exception for an error reply. If a server does not know streams, it says that it is no Penstock server.
 
     >>> type(reply_error("FENCED epoch 3 is not newer")).__name__
     'Fenced'
     """
+    unknown = _UNKNOWN.match(line)
+    if unknown is not None and unknown[1].upper() in STREAM_COMMANDS:
+        line = f"{line.rstrip(' ,')}. This is not a Penstock server: `penstock serve` starts one, and the URL names it"
     code = line.partition(" ")[0]
     own = _OWN.get(code)
     error: Exception = own(line) if own is not None else BaseParser.parse_error(line)  # type: ignore[no-untyped-call]
