@@ -99,6 +99,38 @@ def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
 
 
 @pytest.mark.since("7.0")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "close-on-replica-write", "hll-sparse-max-bytes", "key-load-delay", "loading-process-events-interval-bytes",
+        "oom-score-adj", "propagation-error-behavior", "rdb-key-save-delay",
+        "replica-lazy-flush", "shutdown-on-sigint", "shutdown-on-sigterm", "shutdown-timeout", "watchdog-period",
+    ],
+)  # fmt: skip
+def test_what_needs_no_tuning_here_is_read_and_set_as_in_redis(r: redis.Redis, name: str) -> None:
+    before = r.config_get(name)[name]
+    assert r.config_set(name, before)
+    assert r.config_get(name) == {name: before}
+    assert error_of(r, "CONFIG SET", name, "no such value").startswith("CONFIG SET failed")
+
+
+@pytest.mark.since("7.0")
+@pytest.mark.parametrize(
+    "name", ["cluster-enabled", "io-threads", "io-threads-do-reads", "set-proc-title", "enable-module-command"]
+)
+def test_what_needs_no_tuning_here_and_is_fixed_at_the_start_is_read_as_in_redis(r: redis.Redis, name: str) -> None:
+    assert r.config_get(name).keys() == {name}
+    assert "can't set immutable config" in error_of(r, "CONFIG SET", name, "no")
+
+
+def test_the_options_that_redis_gives_its_servers_in_tests_are_accepted(tmp_path: Path) -> None:
+    given = {"enable-module-command": "yes", "propagation-error-behavior": "panic-on-replicas", "io-threads": "2"}
+    options = {name.replace("-", "_"): value for name, value in given.items()}
+    with Server(dir=tmp_path, **options) as server, redis.Redis.from_url(server.url) as client:
+        assert client.config_get(*given) == given
+
+
+@pytest.mark.since("7.0")
 def test_what_is_not_a_directive_is_refused(r: redis.Redis) -> None:
     for name in ("no-such-thing", "user"):
         text = f"Unknown option or number of arguments for CONFIG SET - '{name}'"

@@ -433,7 +433,10 @@ class Settings:
         mutable=False,
     )
     enable_module_command = D(
-        choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False
+        choice("no", "yes", "local"),
+        "no",
+        _IDLE + "there is no MODULE LOAD. Modules are loaded at start, by the directive module.",
+        mutable=False,
     )
     # Directives of Redis that have nothing to tune here; accepted so that programs and test suites can set them
     activerehashing = D(YES_NO, True, _IDLE + "tables are resized as they grow.")
@@ -441,9 +444,16 @@ class Settings:
     activedefrag = D(choice("no"), "no", "Always no: memory is not moved.")
     aof_rewrite_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
     aof_use_rdb_preamble = D(choice("yes"), "yes", "Always yes: the base of the log is a snapshot.")
+    close_on_replica_write = D(YES_NO, True, _IDLE + "a replica answers a client's write with READONLY.")
+    cluster_enabled = D(choice("no"), "no", "Always no: there is no cluster mode.", mutable=False)
     crash_log_enabled = D(YES_NO, True, _IDLE + "Python writes its own report.")
     dynamic_hz = D(YES_NO, True, _IDLE + "hz does not change by itself.")
+    hll_sparse_max_bytes = D(MEMORY, 3000, _IDLE + "there is no HyperLogLog.")
+    ignore_warnings = D(TEXT, "", _IDLE + "there are no warnings that keep the server from starting.")
+    io_threads = D(integer(1, 128), 1, _IDLE + "one thread reads from all clients.", mutable=False)
+    io_threads_do_reads = D(YES_NO, False, _IDLE + "one thread reads from all clients.", mutable=False)
     jemalloc_bg_thread = D(YES_NO, True, _IDLE + "there is no jemalloc.")
+    key_load_delay = D(integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "loading is not slowed down for tests.")
     latency_tracking = D(choice("no"), "no", "Always no: LATENCY HISTOGRAM is empty.")
     lazyfree_lazy_eviction = D(YES_NO, False, _IDLE + "nothing is evicted.")
     lazyfree_lazy_expire = D(YES_NO, False, _IDLE + "large values are freed in small steps in any case.")
@@ -453,23 +463,42 @@ class Settings:
     lfu_decay_time = D(_COUNT, 1, _IDLE + "nothing is evicted.")
     lfu_log_factor = D(_COUNT, 10, _IDLE + "nothing is evicted.")
     list_compress_depth = D(_COUNT, 0, _IDLE + "lists are not compressed.")
+    loading_process_events_interval_bytes = D(
+        integer(1024, INT_MAX), 2 << 20, _IDLE + "clients are served while data is loaded, by time."
+    )
     maxmemory_eviction_tenacity = D(integer(0, 100), 10, _IDLE + "nothing is evicted.")
     maxmemory_samples = D(integer(1, 64), 5, _IDLE + "nothing is evicted.")
     notify_keyspace_events = D(choice(""), "", "Always empty: there are no keyspace notifications.")
+    oom_score_adj = D(choice("no"), "no", "Always no: the system's rating of the process is not changed.")
+    proc_title_template = D(
+        TEXT, "{title} {listen-addr} {server-mode}", _IDLE + "the title of the process is not changed."
+    )
+    propagation_error_behavior = D(
+        choice("ignore", "panic", "panic-on-replicas"), "ignore", _IDLE + "a replica appends its leader's log as it is."
+    )
+    rdb_key_save_delay = D(integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "snapshots are not slowed down for tests.")
     rdb_save_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
     repl_diskless_load = D(choice("disabled"), "disabled", "Always disabled: a copy is kept as a file.")
     repl_diskless_sync = D(YES_NO, True, _IDLE + "a replica copies files that exist already.")
     repl_diskless_sync_delay = D(_COUNT, 5, _IDLE + "a replica copies files that exist already.")
     repl_disable_tcp_nodelay = D(YES_NO, False, _IDLE + "the feed is sent as soon as it is written.")
+    replica_lazy_flush = D(
+        YES_NO, False, _IDLE + "large values are freed in small steps in any case.", aliases=("slave-lazy-flush",)
+    )
     replica_ignore_maxmemory = D(choice("yes"), "yes", "Always yes: a replica keeps what its leader keeps.")
     rdbchecksum = D(choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False)
     rdbcompression = D(YES_NO, True, _IDLE + "only streams are compressed, by stream-compression.")
     sanitize_dump_payload = D(
         choice("no", "yes", "clients"), "yes", _IDLE + "the payload of RESTORE is always checked."
     )
+    set_proc_title = D(YES_NO, True, _IDLE + "the title of the process is not changed.", mutable=False)
+    shutdown_on_sigint = D(choice("default"), "default", "Always default: a last snapshot if there are save rules.")
+    shutdown_on_sigterm = D(choice("default"), "default", "Always default: a last snapshot if there are save rules.")
+    shutdown_timeout = D(integer(0, INT_MAX), 10, _IDLE + "a server that ends does not wait for its replicas.")
     stream_node_max_bytes = D(MEMORY, 4096, _IDLE + "nodes of streams have a size of their own.")
     stream_node_max_entries = D(_COUNT, 100, _IDLE + "nodes of streams have a size of their own.")
     tracking_table_max_keys = D(_COUNT, 1_000_000, _IDLE + "there is no client-side caching.")
+    watchdog_period = D(integer(0, INT_MAX), 0, _IDLE + "there is no watchdog; metrics show delays of the loop.")
     # encodings, as OBJECT ENCODING reports them
     hash_max_listpack_entries = D(
         _COUNT,
