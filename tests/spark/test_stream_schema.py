@@ -230,8 +230,8 @@ def test_numbers_that_are_none_are_written_as_they_are_read(ours: Server, client
     values = [float(each) for each in ("nan", "inf", "-inf")]
     is_struct = fields is not None and "struct" in fields
     batch = pa.RecordBatch.from_pylist([{"user": {"x": each} if is_struct else each} for each in values])
-    with Link(options_of({"url": ours.url, "stream": "s"})) as link:
-        entries = TypedRows(link, "s", batch.schema).entries(batch)
+    with StreamConnection(options_of({"url": ours.url, "stream": "s"})) as connection:
+        entries = TypedRows(connection, "s", batch.schema).entries(batch)
     assert [b'"NaN"' in entries[0], b'"Infinity"' in entries[1], b'"-Infinity"' in entries[2]] == [True] * 3
     client.twrite_many("s", [("", entry) for entry in entries])
     rows, refused = JsonEntries(batch.schema).read(pa.array(entries, pa.binary()))

@@ -15,7 +15,7 @@ from penstock.engine.declarations import REGISTRY, Command, Flag
 
 PATH = Path(penstock.client.engine.__file__).parent / "declared.py"
 
-_HEAD = '''"""What the declarations of Penstock's commands say that a client must know before it has asked a server.
+_HEAD = '''"""Facts from the declarations of Penstock's commands that a client needs before it asks a server.
 
 Written by `python -m tests.support.client.declared_table`; tests/client/test_declared.py compares it with the
 declarations. The client does not import them: it does not need the server (docs/design/0001-layers.md). Commands that
