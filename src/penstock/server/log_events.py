@@ -125,6 +125,8 @@ ALL: list[Event] = [
         ("replica-silent", "replica %s:%d was silent for %d seconds", "host port seconds", "It is disconnected."),
         ("leader-failed", "leader %s:%d: %s; trying again", "host port problem", "A replica cannot follow."),
         ("feed-command-failed", "a command of the feed failed: %s", "error", "A replica is not equal to its leader."),
+        ("feed-commands-failed", "%d commands of the feed failed; the last one: %s", "count error",
+         "Since the line before; there is one a minute at most."),
         ("lease-lapsed", "the lease of this server has run out: it takes no more writes", "", "Another may lead."),
         ("lease-lost", "the lease has run out", "", "Of the agent; it asks for another."),
         ("lease-not-renewed", "the lease could not be renewed: %s", "error", "etcd cannot be reached."),
