@@ -137,6 +137,31 @@ def test_trimming_drops_the_oldest(r: redis.Redis) -> None:
     assert r.xtrim("none", maxlen=0) == 0
 
 
+def test_a_block_has_as_many_entries_as_the_directive_says(r: redis.Redis) -> None:
+    def fill(count: int) -> None:
+        r.delete("s")
+        for number in range(1, count + 1):
+            r.xadd("s", {"f": "v"}, id=f"{number}-0")
+
+    name = "stream-node-max-entries"
+    try:
+        r.config_set(name, 10)
+        fill(100)
+        r.xadd("s", {"f": "v"}, id="101-0", maxlen=55, approximate=True, limit=30)
+        assert r.xlen("s") == 71
+        assert r.xtrim("s", maxlen=55, approximate=True) == 10
+        assert r.xtrim("s", minid="59-0", approximate=True) == 10
+        r.config_set(name, 2)
+        fill(3)
+        assert r.xtrim("s", maxlen=0, approximate=True, limit=1) == 0
+        assert r.xtrim("s", maxlen=0, approximate=True, limit=2) == 2
+        r.config_set(name, 1)
+        fill(102)
+        assert r.xtrim("s", maxlen=1, approximate=True) == 100
+    finally:
+        r.config_set(name, 100)
+
+
 def test_approximate_trimming_keeps_what_shares_a_block(r: redis.Redis) -> None:
     for n in range(1, 251):
         r.xadd("s", {"f": "v"}, id=f"{n}-0", maxlen=10)

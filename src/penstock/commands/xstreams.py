@@ -20,8 +20,8 @@ from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.xstream import BLOCK, FIRST_ID, HIGHEST, LAST_ID, Id, Row, XStream, after, before
 
 FAST_WRITE = Flag.WRITE | Flag.DENYOOM | Flag.FAST
-DEFAULT_LIMIT = 100 * BLOCK
-"""Entries that one approximate trimming drops at most unless LIMIT says otherwise."""
+DEFAULT_LIMIT = 100
+"""Full blocks that one approximate trimming drops at most unless LIMIT says otherwise."""
 FULL_COUNT = 10
 """Entries that XINFO STREAM FULL shows unless COUNT says otherwise."""
 AGES = 1 << 52
@@ -116,9 +116,9 @@ class Trimming:
         if self.limit is not None and not self.approximate:
             raise ReplyError("syntax error, LIMIT cannot be used without the special ~ option")
 
-    def apply(self, stream: XStream) -> int:
-        """Trim, and answer how many entries were dropped."""
-        limit = DEFAULT_LIMIT if self.limit is None else self.limit
+    def apply(self, stream: XStream, full: int) -> int:
+        """Trim, and answer how many entries were dropped; `full` blocks have so many."""
+        limit = DEFAULT_LIMIT * full if self.limit is None else self.limit
         if isinstance(self.threshold, int):
             return stream.keep_newest(self.threshold, self.approximate, limit if self.approximate else 0)
         return stream.keep_from(self.threshold, self.approximate, limit if self.approximate else 0)
@@ -201,8 +201,8 @@ def xadd(session: Session, argv: Argv) -> Reply:
     """Append an entry to the stream at key, creating it, and answer the entry's id.
 
     `*` takes the time in milliseconds and a sequence number, `ms-*` the next sequence number of that time. Ids only
-    grow, also when the clock is set back. MAXLEN and MINID then drop the oldest entries; with `~` only blocks of up
-    to a hundred. NOMKSTREAM answers null instead of creating the stream.
+    grow, also when the clock is set back. MAXLEN and MINID then drop the oldest entries; with `~` only whole
+    blocks (`stream-node-max-entries`). NOMKSTREAM answers null instead of creating the stream.
     """
     plan = _ADD_NOW if argv[2] == b"*" else Addition.parse(argv)
     fields = tuple(argv[plan.id_at + 1 :])
@@ -218,9 +218,10 @@ def xadd(session: Session, argv: Argv) -> Reply:
     chosen = plan.choose(FIRST_ID if stream is None else stream.last_id, db.clock.now)
     if stream is None:
         stream = db.obtain(name, XStream)
-    stream.append(chosen, fields)
+    full = session.engine.config.stream_node_max_entries or BLOCK
+    stream.append(chosen, fields, full)
     shown = b"%d-%d" % chosen
-    if plan.trimming is not None and plan.trimming.apply(stream):
+    if plan.trimming is not None and plan.trimming.apply(stream, full):
         session.log([b"XADD", name, *Trimming.effect(stream), shown, *fields])
     else:
         session.log([b"XADD", name, shown, *fields])
@@ -242,14 +243,14 @@ def xadd(session: Session, argv: Argv) -> Reply:
 def xtrim(session: Session, argv: Argv) -> Reply:
     """Drop the oldest entries of the stream at key and answer how many.
 
-    MAXLEN keeps the newest threshold entries, MINID those with ids from threshold on; with `~` only blocks of up to a
-    hundred are dropped, and at most LIMIT entries.
+    MAXLEN keeps the newest threshold entries, MINID those with ids from threshold on; with `~` only whole
+    blocks are dropped (`stream-node-max-entries`), and at most LIMIT entries.
     """
     trimming = _to_trimming(argv)
     stream = session.db.find(argv[1], XStream)
     if stream is None:
         return 0
-    dropped = trimming.apply(stream)
+    dropped = trimming.apply(stream, session.engine.config.stream_node_max_entries or BLOCK)
     if dropped:
         session.log([b"XTRIM", argv[1], *Trimming.effect(stream)])
         session.db.changed(argv[1])

@@ -32,6 +32,7 @@ from penstock.engine.directive_kinds import (
     integer,
 )  # fmt: skip
 
+from penstock.types.xstream import LARGEST_BLOCK
 T = TypeVar("T")
 
 
@@ -495,8 +496,13 @@ class Settings:
     shutdown_on_sigint = D(choice("default"), "default", "Always default: a last snapshot if there are save rules.")
     shutdown_on_sigterm = D(choice("default"), "default", "Always default: a last snapshot if there are save rules.")
     shutdown_timeout = D(integer(0, INT_MAX), 10, _IDLE + "a server that ends does not wait for its replicas.")
-    stream_node_max_bytes = D(MEMORY, 4096, _IDLE + "nodes of streams have a size of their own.")
-    stream_node_max_entries = D(_COUNT, 100, _IDLE + "nodes of streams have a size of their own.")
+    stream_node_max_bytes = D(MEMORY, 4096, _IDLE + "blocks of streams are measured by entries.")
+    stream_node_max_entries = D(
+        clamped(0, LARGEST_BLOCK),
+        100,
+        "Entries of a block of a Redis stream (XADD), 10000 at most; 0 stands for 100. Trimming with ~ drops whole "
+        "blocks.",
+    )
     tracking_table_max_keys = D(_COUNT, 1_000_000, _IDLE + "there is no client-side caching.")
     watchdog_period = D(integer(0, INT_MAX), 0, _IDLE + "there is no watchdog; metrics show delays of the loop.")
     # encodings, as OBJECT ENCODING reports them

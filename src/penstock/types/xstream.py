@@ -1,9 +1,9 @@
 """Redis streams: entries under ids that only grow, read by range, dropped at the front.
 
-Entries are kept in blocks of up to a hundred, as in Redis. Finding an id is a bisection of the blocks and one inside a
-block. Dropping the front drops whole blocks. Approximate trimming keeps the entries that share a block with one that
-stays, as Redis does. (Redis also closes a block at 4096 bytes; it does not promise where a block ends, so bytes are not
-counted here.)
+Entries are kept in blocks of up to a hundred, as in Redis, or what stream-node-max-entries says. Finding an id is a
+bisection of the blocks and one inside a block. Dropping the front drops whole blocks. Approximate trimming keeps the
+entries that share a block with one that stays, as Redis does. (Redis also closes a block at 4096 bytes; it does not
+promise where a block ends, so bytes are not counted here.)
 
 Rejected: a SortedDict by id. It takes as much memory and appends as fast, but drops its front entry by entry, and has
 no blocks to trim by.
@@ -28,6 +28,8 @@ Row = tuple[Id, Fields]
 
 BLOCK = 100
 """Redis's default for stream-node-max-entries."""
+LARGEST_BLOCK = 10_000
+"""Dropping entries inside a block moves the others."""
 HIGHEST = (1 << 64) - 1
 FIRST_ID: Id = (0, 0)  # below every entry's
 LAST_ID: Id = (HIGHEST, HIGHEST)
@@ -95,10 +97,10 @@ class XStream:
 
     # -- changing ---------------------------------------------------------------------------------------------
 
-    def append(self, at: Id, fields: Fields) -> None:
-        """Add an entry under an id above `last_id`. O(1)."""
+    def append(self, at: Id, fields: Fields, full: int = BLOCK) -> None:
+        """Add an entry under an id above `last_id`, in a block of its own if the last one has `full` entries. O(1)."""
         blocks = self._blocks
-        if blocks and len(blocks[-1]) < BLOCK:
+        if blocks and len(blocks[-1]) < full:
             blocks[-1].append((at, fields))
         else:
             blocks.append([(at, fields)])
@@ -224,7 +226,7 @@ class XStream:
         return held + 220 * self._length + 120 * len(self._blocks) + 120  # a row: three tuples, two ints, its place
 
     def check(self) -> None:
-        assert all(0 < len(block) <= BLOCK for block in self._blocks), list(map(len, self._blocks))
+        assert all(0 < len(block) <= LARGEST_BLOCK for block in self._blocks), list(map(len, self._blocks))
         assert self._length == sum(map(len, self._blocks))
         ids = [at for at, _ in self]
         assert all(a < b for a, b in pairwise([FIRST_ID, *ids, (self.last_id[0], self.last_id[1] + 1)])), ids
