@@ -36,7 +36,7 @@ def _matching(pattern: bytes, config: Config) -> dict[str, str]:
     return {
         name: config.show(directive.name)
         for directive in DIRECTIVES.values()
-        if not directive.repeated
+        if not directive.repeated and not directive.hidden
         for name in (directive.name, *directive.aliases)
         if matches(name.encode())
     }

@@ -112,6 +112,17 @@ def choice(*options: str) -> Kind[str]:
     return Kind(" | ".join(options), parse, str)
 
 
+def _oom_scores(words: list[str]) -> list[int]:
+    if len(words) != 3:
+        raise ValueError("wrong number of arguments")
+    if not all(_is_integer(word) and -2000 <= int(word) <= 2000 for word in words):
+        raise ValueError("Invalid oom-score-adj-values, elements must be between -2000 and 2000.")
+    return list(map(int, words))
+
+
+OOM_SCORES: Kind[list[int]] = Kind(
+    "integer integer integer", _oom_scores, lambda scores: " ".join(map(str, scores)), split=True
+)
 YES_NO: Kind[bool] = Kind("yes | no", _yes_no, lambda value: "yes" if value else "no")
 TEXT: Kind[str] = Kind("text", _one, str, is_text=True)
 WORDS: Kind[list[str]] = Kind("words", lambda words: words, " ".join, split=True)

@@ -22,6 +22,7 @@ from penstock.engine.directive_kinds import (
     MEMORY,
     MEMORY_OR_PERCENT,
     MODULE,
+    OOM_SCORES,
     SAVE,
     TEXT,
     WORDS,
@@ -31,8 +32,8 @@ from penstock.engine.directive_kinds import (
     clamped,
     integer,
 )  # fmt: skip
-
 from penstock.types.xstream import LARGEST_BLOCK
+
 T = TypeVar("T")
 
 
@@ -49,6 +50,7 @@ class Directive:
     repeated: bool = False  # several lines of a file add up instead of replacing each other; not shown by CONFIG GET
     protected: bool = False  # CONFIG SET takes it only if enable-protected-configs says so
     aliases: tuple[str, ...] = ()  # older names, which CONFIG and the file know too
+    hidden: bool = False  # CONFIG GET shows it by its name only, not by a pattern
 
     @property
     def default_text(self) -> str:
@@ -63,10 +65,10 @@ class Directive:
 
 def D(  # noqa: N802  # short, as a table has a hundred of them
     kind: Kind[T], default: T, help: str, *, mutable: bool = True, secret: bool = False, repeated: bool = False,
-    protected: bool = False, aliases: tuple[str, ...] = (),
+    protected: bool = False, aliases: tuple[str, ...] = (), hidden: bool = False,
 ) -> T:  # fmt: skip
     """Declare a directive; see Directive. For mypy it has the type of the directive's value."""
-    return cast(T, Directive("", kind, default, help, mutable, secret, repeated, protected, aliases))
+    return cast(T, Directive("", kind, default, help, mutable, secret, repeated, protected, aliases, hidden))
 
 
 _PORT = integer(0, 65535)
@@ -448,13 +450,15 @@ class Settings:
     close_on_replica_write = D(YES_NO, True, _IDLE + "a replica answers a client's write with READONLY.")
     cluster_enabled = D(choice("no"), "no", "Always no: there is no cluster mode.", mutable=False)
     crash_log_enabled = D(YES_NO, True, _IDLE + "Python writes its own report.")
+    crash_memcheck_enabled = D(YES_NO, True, _IDLE + "Python writes its own report.")
+    disable_thp = D(YES_NO, True, _IDLE + "the process uses huge pages as the system does.", mutable=False)
     dynamic_hz = D(YES_NO, True, _IDLE + "hz does not change by itself.")
     hll_sparse_max_bytes = D(MEMORY, 3000, _IDLE + "there is no HyperLogLog.")
     ignore_warnings = D(TEXT, "", _IDLE + "there are no warnings that keep the server from starting.")
     io_threads = D(integer(1, 128), 1, _IDLE + "one thread reads from all clients.", mutable=False)
     io_threads_do_reads = D(YES_NO, False, _IDLE + "one thread reads from all clients.", mutable=False)
     jemalloc_bg_thread = D(YES_NO, True, _IDLE + "there is no jemalloc.")
-    key_load_delay = D(integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "loading is not slowed down for tests.")
+    key_load_delay = D(integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "loading is not slowed down for tests.", hidden=True)
     latency_tracking = D(choice("no"), "no", "Always no: LATENCY HISTOGRAM is empty.")
     lazyfree_lazy_eviction = D(YES_NO, False, _IDLE + "nothing is evicted.")
     lazyfree_lazy_expire = D(YES_NO, False, _IDLE + "large values are freed in small steps in any case.")
@@ -465,28 +469,35 @@ class Settings:
     lfu_log_factor = D(_COUNT, 10, _IDLE + "nothing is evicted.")
     list_compress_depth = D(_COUNT, 0, _IDLE + "lists are not compressed.")
     loading_process_events_interval_bytes = D(
-        integer(1024, INT_MAX), 2 << 20, _IDLE + "clients are served while data is loaded, by time."
+        integer(1024, INT_MAX), 2 << 20, _IDLE + "clients are served while data is loaded, by time.", hidden=True
     )
     maxmemory_eviction_tenacity = D(integer(0, 100), 10, _IDLE + "nothing is evicted.")
     maxmemory_samples = D(integer(1, 64), 5, _IDLE + "nothing is evicted.")
     notify_keyspace_events = D(choice(""), "", "Always empty: there are no keyspace notifications.")
     oom_score_adj = D(choice("no"), "no", "Always no: the system's rating of the process is not changed.")
+    oom_score_adj_values = D(OOM_SCORES, [0, 200, 800], _IDLE + "oom-score-adj is no.")
     proc_title_template = D(
         TEXT, "{title} {listen-addr} {server-mode}", _IDLE + "the title of the process is not changed."
     )
     propagation_error_behavior = D(
         choice("ignore", "panic", "panic-on-replicas"), "ignore", _IDLE + "a replica appends its leader's log as it is."
     )
-    rdb_key_save_delay = D(integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "snapshots are not slowed down for tests.")
+    rdb_del_sync_files = D(choice("no"), "no", "Always no: a replica keeps a log, and needs no such files.")
+    rdb_key_save_delay = D(
+        integer(-INT_MAX - 1, INT_MAX), 0, _IDLE + "snapshots are not slowed down for tests.", hidden=True
+    )
     rdb_save_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
     repl_diskless_load = D(choice("disabled"), "disabled", "Always disabled: a copy is kept as a file.")
     repl_diskless_sync = D(YES_NO, True, _IDLE + "a replica copies files that exist already.")
     repl_diskless_sync_delay = D(_COUNT, 5, _IDLE + "a replica copies files that exist already.")
+    repl_diskless_sync_max_replicas = D(_COUNT, 0, _IDLE + "a replica copies files that exist already.")
     repl_disable_tcp_nodelay = D(YES_NO, False, _IDLE + "the feed is sent as soon as it is written.")
     replica_lazy_flush = D(
         YES_NO, False, _IDLE + "large values are freed in small steps in any case.", aliases=("slave-lazy-flush",)
     )
-    replica_ignore_maxmemory = D(choice("yes"), "yes", "Always yes: a replica keeps what its leader keeps.")
+    replica_ignore_maxmemory = D(
+        choice("yes"), "yes", "Always yes: a replica keeps what its leader keeps.", aliases=("slave-ignore-maxmemory",)
+    )
     rdbchecksum = D(choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False)
     rdbcompression = D(YES_NO, True, _IDLE + "only streams are compressed, by stream-compression.")
     sanitize_dump_payload = D(
@@ -504,7 +515,9 @@ class Settings:
         "blocks.",
     )
     tracking_table_max_keys = D(_COUNT, 1_000_000, _IDLE + "there is no client-side caching.")
-    watchdog_period = D(integer(0, INT_MAX), 0, _IDLE + "there is no watchdog; metrics show delays of the loop.")
+    watchdog_period = D(
+        integer(0, INT_MAX), 0, _IDLE + "there is no watchdog; metrics show delays of the loop.", hidden=True
+    )
     # encodings, as OBJECT ENCODING reports them
     hash_max_listpack_entries = D(
         _COUNT,
