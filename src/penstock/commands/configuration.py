@@ -163,7 +163,7 @@ def _user_lines(engine: Engine) -> list[str]:
     for user in engine.acl.users.values():
         if user.describe() != plain.describe():
             _, name, rules = _text(user.describe()).split(" ", 2)
-            lines.append(f"{name} reset {rules}")
+            lines.append(f"{name} {rules}")  # they begin without rights; `user default` resets that user
     return lines
 
 
