@@ -158,6 +158,31 @@ def test_protocol_answers_one_of_each_type(both: dict[str, int], protocol: int) 
     assert ours["true"] != ours["false"] and ours["nonsense"].startswith(b"-ERR Wrong protocol type name.")
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_scripts_see_one_of_each_type_while_they_may_debug(both: dict[str, int], protocol: int) -> None:
+    names = [name for name in TYPES if name not in ("push", "nonsense")]
+    calls = [
+        f'EVAL "redis.setresp({version}) return {value}" 0'
+        for version in (2, 3)
+        for name in names
+        for value in (f"redis.call('debug', 'protocol', '{name}')", f"type(redis.call('debug', 'protocol', '{name}'))")
+    ]
+    switch = "DEBUG SET-DISABLE-DENY-SCRIPTS"
+    lines = [f"HELLO {protocol}", f"{switch} 1", *calls, f"{switch} 0", calls[0]]
+    seen = {name: answers(port, *lines)[1:] for name, port in both.items()}
+    assert not any(reply.startswith(b"-") for reply in seen["ours"][:-1])
+    assert b"not allowed from script" in seen["ours"][-1]
+    assert seen.get("theirs", seen["ours"]) == seen["ours"]
+
+
+def test_a_sleep_inside_a_script_does_not_move_its_clock(both: dict[str, int]) -> None:
+    source = "redis.call('set', 'k', 1, 'px', 1) redis.call('debug', 'sleep', 0.01) return redis.call('exists', 'k')"
+    for port in both.values():
+        switch = "DEBUG SET-DISABLE-DENY-SCRIPTS"
+        _, exists, _, later = answers(port, f"{switch} 1", f'EVAL "{source}" 0', f"{switch} 0", "EXISTS k")
+        assert (exists, later) == (b":1\r\n", b":0\r\n")
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -50,7 +50,8 @@ def debug_sleep(session: Session, argv: Argv) -> Reply:
     """Stop the whole server for so many seconds, fractions allowed."""
     check_allowed(session)
     time.sleep(min(max(to_float(argv[2]), 0.0), LONGEST_SLEEP))
-    session.engine.clock.refresh()
+    if session.engine.scripting.running is None:  # time stands still in a script
+        session.engine.clock.refresh()
     return OK
 
 
@@ -187,6 +188,14 @@ def debug_log(session: Session, argv: Argv) -> Reply:
     """Write a line to the server's log."""
     check_allowed(session)
     logger.warning("DEBUG LOG: %s", argv[2].decode("utf-8", "backslashreplace"))
+    return OK
+
+
+@command("DEBUG SET-DISABLE-DENY-SCRIPTS", arity=3, flags=FLAGS, group="server", syntax="0 | 1")
+def debug_set_disable_deny_scripts(session: Session, argv: Argv) -> Reply:
+    """Let scripts call DEBUG, so that they can be tested with DEBUG PROTOCOL. Other commands stay refused."""
+    check_allowed(session)
+    session.engine.scripting.may_debug = argv[2] != b"0"
     return OK
 
 

@@ -268,6 +268,7 @@ LIBRARIES = [
 
 SINCE_7 = [
     "return {big_number='123'}",
+    "return {big_number='1\\r\\n2'}",
     "return {verbatim_string={string='x', format='txt'}}",
     "return redis.acl_check_cmd('get', 'x')",
     "local ok, e = pcall(redis.call, 'nosuch') return e",

@@ -226,6 +226,7 @@ COMMANDS = frozenset(
         "DEBUG RELOAD",
         "DEBUG REPLYBUFFER",
         "DEBUG SET-ACTIVE-EXPIRE",
+        "DEBUG SET-DISABLE-DENY-SCRIPTS",
         "DEBUG SLEEP",
         "DECR",
         "DECRBY",

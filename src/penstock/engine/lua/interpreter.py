@@ -145,7 +145,7 @@ class Lua:
                 self._slot[1] = bytes(reply)
                 return self._status_mark
             value = self.value(reply, protocol)
-            if type(value) is bytes:
+            if type(value) is bytes or value is True:
                 self._slot[1] = value
                 return True
             return value
@@ -198,8 +198,13 @@ class Lua:
             return self.table({b"ok": bytes(reply)})
         if isinstance(reply, ReplyError):
             return self.error(reply.wire())
+        if kind is bool and protocol == 3:
+            return reply
         if kind is Raw or kind is RawPieces:
-            return self.value(_decoded(encode(reply)), protocol)
+            wire = encode(reply)
+            if wire.startswith(b"("):
+                return self.table({b"big_number": wire[1:-2]})
+            return self.value(_decoded(wire), protocol)
         if protocol == 2:
             return self._flat(reply)
         return self._rich(reply)
@@ -244,6 +249,8 @@ def _decoded(wire: bytes) -> Reply:
     reader = hiredis.Reader()
     reader.feed(wire)
     reply = reader.gets()
+    if wire.startswith(b"|"):
+        reply = reader.gets()  # scripts do not see attributes, only the reply behind them
     return set(reply) if wire.startswith(b"~") else reply  # hiredis makes a list of a set
 
 

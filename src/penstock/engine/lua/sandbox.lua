@@ -396,7 +396,8 @@ local function write_table(value, protocol, put, depth)
     elseif type(set) == "table" then
         write_keys(protocol == 2 and "*" or "~", set, size_of(set), false, protocol, put, depth)
     elseif type(big) == "string" then
-        put(protocol == 2 and "$" .. #big .. "\r\n" .. big .. "\r\n" or "(" .. line(big) .. "\r\n")
+        big = line(big)
+        put(protocol == 2 and "$" .. #big .. "\r\n" .. big .. "\r\n" or "(" .. big .. "\r\n")
     elseif type(verbatim) == "table" and type(verbatim.string) == "string" and type(verbatim.format) == "string" then
         local text = verbatim.string
         if protocol == 3 then text = sub(verbatim.format .. "   ", 1, 3) .. ":" .. text end
