@@ -454,6 +454,43 @@ def test_no_flags_in_a_shebang_are_no_mistake() -> None:
     assert Bench().eval("#!lua flags=\nreturn 1") == b":1\r\n"
 
 
+@pytest.mark.since("7.0")
+def test_a_shebang_lets_a_script_write_or_be_refused_before_it_runs(r: redis.Redis) -> None:
+    r.set("k", "v")
+    r.config_set("min-replicas-to-write", 1)
+    try:
+        assert r.eval("return redis.call('get', KEYS[1])", 1, "k") == b"v"
+        assert r.eval("#!lua flags=no-writes\nreturn redis.call('get', KEYS[1])", 1, "k") == b"v"
+        assert r.eval("#!lua flags=no-writes,allow-oom\nreturn 1", 0) == 1
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS Not enough good replicas to write"):
+            r.eval("#!lua\nreturn redis.call('get', KEYS[1])", 1, "k")
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            r.eval("return redis.call('set', KEYS[1], 1)", 1, "k")
+        with pytest.raises(redis.ResponseError, match="write flag using \\*_ro"):
+            r.eval_ro("#!lua\nreturn 1", 0)
+    finally:
+        r.config_set("min-replicas-to-write", 0)
+    assert r.eval("#!lua\nreturn redis.call('set', KEYS[1], 1)", 1, "k") == b"OK"
+
+
+def test_a_script_needs_the_flags_that_the_state_of_the_server_asks_for() -> None:
+    bench = Bench()
+    bench.engine.write_error = "the disk is full"
+    assert bench.eval("#!lua flags=no-writes\nreturn 1") == b":1\r\n"
+    with pytest.raises(ReplyError, match="the disk is full"):
+        bench.eval("#!lua\nreturn 1")
+    bench.engine.write_error = None
+    bench.engine.following = True
+    assert bench.eval("#!lua flags=no-writes\nreturn 1") == b":1\r\n"
+    with pytest.raises(ReplyError, match="readonly replica"):
+        bench.eval("#!lua\nreturn 1")
+    bench.engine.stale = True
+    for source in ("return 1", "#!lua flags=no-writes\nreturn 1"):
+        with pytest.raises(ReplyError, match="Link with MASTER is down"):
+            bench.eval(source)
+    assert bench.eval("#!lua flags=no-writes,allow-stale\nreturn 1") == b":1\r\n"
+
+
 def test_the_metatable_of_globals_can_be_seen() -> None:
     assert Bench().eval("return {type(getmetatable(_G)), type(getmetatable(_G).__index)}") == (
         b"*2\r\n$5\r\ntable\r\n$8\r\nfunction\r\n"

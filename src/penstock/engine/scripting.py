@@ -33,7 +33,19 @@ from penstock.engine.run_handler import CLIENT, TRIAL
 from penstock.engine.script_calls import as_argument, direct_call, internal_error
 from penstock.engine.session import Session
 from penstock.engine.stream_history import Foreseen, fetch_first, may_fetch_first, read_from_files
-from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
+from penstock.protocol.errors import (
+    Busy,
+    MasterDown,
+    Misconf,
+    NoPerm,
+    NoReplicas,
+    NotBusy,
+    OutOfMemory,
+    ReadOnly,
+    ReplyError,
+    Unkillable,
+    one_line,
+)
 from penstock.protocol.resp import (
     Raw,
 )
@@ -126,6 +138,7 @@ class Scripting:
         self.scripts: dict[bytes, Script] = {}  # by SHA1 in lower-case hexadecimal
         self._known: dict[bytes, Command] = {}  # commands that scripts called, as they spelled them
         self.running: Run | None = None
+        self.may_debug = False  # scripts may call DEBUG; for test suites
 
     # -- scripts ----------------------------------------------------------------------------------------------
 
@@ -138,7 +151,6 @@ class Scripting:
             ok, function = self.lua.compile(body)
             if not ok:
                 problem = function.decode("utf-8", "surrogateescape")
-        self.may_debug = False  # scripts may call DEBUG; for test suites
                 raise ReplyError(f"Error compiling script (new function): {problem}")
             script = self.scripts[sha] = Script(sha, function, flags)
         return script
@@ -146,12 +158,7 @@ class Scripting:
     def run(self, caller: Session, argv: Argv, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
         """Run a script for a session and answer its value. `argv` are the words of its EVAL."""
         engine, lua = self._engine, self.lua
-        if read_only and script.flags is not None and not script.read_only:
-            raise ReplyError("Can not execute a script with write flag using *_ro command.")
-        if script.flags is not None and not (script.read_only or script.allow_oom) and engine.memory.limit:
-            engine.memory.account([])
-            if engine.over_memory:
-                raise OutOfMemory
+        self._admit(script, read_only)
         in_transaction = caller.fetched is not None and caller.fetched.argv is not argv
         session = self._session
         session.user, session.db = caller.user, caller.db
@@ -180,6 +187,27 @@ class Scripting:
         if not ok:
             raise ScriptError(reply.decode("utf-8", "surrogateescape"), bool(counted))
         return Raw(reply)
+
+    def _admit(self, script: Script, read_only: bool) -> None:
+        """Refuse a script whose shebang says more than the server's state allows, whatever it would call."""
+        engine, flags = self._engine, script.flags
+        if engine.stale and (flags is None or "allow-stale" not in flags):
+            raise MasterDown
+        if flags is None:
+            return
+        if not script.read_only:
+            if engine.following:
+                raise ReadOnly("Can not run script with write flag on readonly replica")
+            if engine.write_error is not None:
+                raise Misconf(engine.write_error)
+            if read_only:
+                raise ReplyError("Can not execute a script with write flag using *_ro command.")
+            if engine.lacks_replicas:
+                raise NoReplicas
+        if not (script.read_only or script.allow_oom) and engine.memory.limit:
+            engine.memory.account([])
+            if engine.over_memory:
+                raise OutOfMemory
 
     def rehearse(
         self, caller: Session, database: Database, argv: Argv, script: Script, keys: Argv, arguments: Argv
