@@ -18,7 +18,7 @@ from tests.support.server_process import Process
 
 from penstock import Server
 from penstock.engine import scripting as scripting_module
-from penstock.engine.lua import interpreter
+from penstock.engine.lua import interpreter, native
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
@@ -183,6 +183,12 @@ def _killed(server: Server, source: str) -> str:
         " while true do pcall(function() return t.x end) end",
         "while true do pcall(string.gsub, 'aaaa', 'a', function() while true do end end) end",
         "while true do pcall(table.sort, {3, 2, 1}, function() while true do end end) end",
+        "local function f() while true do pcall(f) end end f()",
+        "local function f() while true do xpcall(f, f) end end f()",
+        "local function f() while true do coroutine.resume(coroutine.create(f)) end end f()",
+        "local function f() if pcall(f) then return end while true do end end while true do pcall(f) end",
+        "local a, b, t = string.rep('a', 5e6) .. 'x', string.rep('a', 5e6) .. 'y', {}"
+        " for i = 1, 4000 do t[i] = i % 2 == 0 and a or b end while true do table.sort(t) end",
     ],
 )
 def test_no_script_outlives_a_kill(source: str) -> None:
@@ -251,6 +257,43 @@ def test_json_is_escaped_without_a_call_for_each_letter(monkeypatch: pytest.Monk
         text = bytes(range(128)) + bytes(range(32)) * 3200
         assert json.loads(client.eval("return cjson.encode(ARGV[1])", 0, text)) == text.decode()
     assert len(looks) <= 30
+
+
+def test_joining_many_elements_counts_as_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: looks.append(True) or 5)
+    script = "local t = {} for i = 1, 20000 do t[i] = 'x' end for i = 1, ARGV[1] do table.concat(t) end"
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        client.eval(script, 0, 0)
+        others = len(looks)
+        client.eval(script, 0, 1000)
+    assert len(looks) - 2 * others >= 70, "1000 times 320 kB, and a look after 4 MB"
+
+
+@pytest.mark.parametrize("number", ["1" * 300_000, "-" + "1" * 300_000 + "." + "1" * 300_000 + "e"])
+def test_a_long_number_in_json_is_read_once(number: str) -> None:
+    with Server(busy_reply_threshold=1000) as server, redis.Redis.from_url(server.url) as client:
+        script = "return tostring(cjson.decode(ARGV[1]) == tonumber(ARGV[2]))"
+        if number.endswith("e"):
+            with pytest.raises(redis.ResponseError, match="Expected the end but found invalid token"):
+                client.eval(script, 0, number, number[:-1])
+        else:
+            assert client.eval(script, 0, number, number) == b"true"
+
+
+def test_a_long_format_of_struct_is_refused() -> None:
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        for call in ("pack(f)", "size(f)", "unpack(f, 'x')"):
+            with pytest.raises(redis.ResponseError, match="format is longer than 100000 bytes"):
+                client.eval(f"local f = string.rep('x', 1e8) return struct.{call}", 0)
+
+
+def test_a_killed_script_calls_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bytes] = []
+    monkeypatch.setitem(native.STRUCT, "size", lambda text: calls.append(text) or (1,))
+    with Server(busy_reply_threshold=20) as server:
+        _killed(server, "while true do pcall(function() while true do end end) struct.size('more on this line') end")
+    assert not calls
 
 
 def test_a_slow_command_looks_at_the_clock_although_it_is_one_instruction(monkeypatch: pytest.MonkeyPatch) -> None:

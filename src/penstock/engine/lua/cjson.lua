@@ -179,8 +179,13 @@ local function new()
         local value, length = nil, 0
         if decode_invalid then value, length = odd_number(text, start) end
         if not value then
-            local digits = match(text, "^[-+]?%d+%.?%d*[eE][-+]?%d+", start) or match(text, "^[-+]?%d+%.?%d*", start)
-                or match(text, "^[-+]%.%d+", start)
+            -- In two steps: a pattern with an exponent tries to split a long number without one at every digit.
+            local digits = match(text, "^[-+]?%d+%.?%d*", start)
+            if digits then
+                digits = digits .. (match(text, "^[eE][-+]?%d+", start + #digits) or "")
+            else
+                digits = match(text, "^[-+]%.%d+", start)
+            end
             value, length = tonumber(digits or ""), #(digits or "")
             if digits and not value then value = tonumber((gsub(digits, "^%+", ""))) end
         end

@@ -9,17 +9,18 @@
 --   table.maxn          goes through millions of elements in one call; so do others, which count them with `spent`
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
---   table.sort          sorts millions in one call, in which no other client is heard
+--   table.sort          sorts millions, or long strings, in one call, in which no other client is heard
 --   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string
 --                       (CVE-2025-49844); count long brackets in an int (CVE-2025-46819); and reserve too little stack
 --                       for functions with both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
 local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort, spent = ...
 
-local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
+local error, pairs, pcall, rawget, select, tonumber, type = error, pairs, pcall, rawget, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
 local byte, find, gsub, match, rep = string.byte, string.find, string.gsub, string.match, string.rep
 local concat, insert, maxn, remove, sort = table.concat, table.insert, table.maxn, table.remove, table.sort
+local log = math.log
 local getinfo = debug.getinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
@@ -28,6 +29,7 @@ local MAX_PATTERN = 1e6
 local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
 local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
 local MAX_INT = 2147483647
+local LONG_STRINGS = 2 ^ 28 -- bytes that C may compare in one call of table.sort, which takes it 20 to 100 ms
 local MUCH = 10000 -- bytes, or elements, that one call goes through; fewer are not counted
 local ELEMENT, ELEMENT_SORTED = 16, 256 -- bytes that are copied in the time that C takes to move one, or to sort it in
 
@@ -137,6 +139,11 @@ function tables.maxn(...)
     return relay("maxn", pcall(maxn, ...))
 end
 
+function tables.concat(...)
+    count_elements((...), ELEMENT)
+    return same(relay("concat", pcall(concat, ...)))
+end
+
 function tables.insert(...)
     local items, position = ...
     local count = select("#", ...)
@@ -158,7 +165,21 @@ function tables.remove(...)
 end
 
 -- Lua calls no hook while C compares two elements, but while a function in Lua does.
-local function is_less(one, other) return one < other end
+local function is_less(one, other)
+    if type(one) == "string" and #one > MUCH then spent(#one) end
+    return one < other
+end
+
+-- Whether C may take seconds: it compares an element with others about as often as the count has binary digits.
+local function is_long_to_sort(items)
+    local count, bytes = #items, 0
+    if count > long_sort then return true end
+    for place = 1, count do
+        local item = rawget(items, place)
+        if type(item) == "string" then bytes = bytes + #item end
+    end
+    return bytes > MUCH and bytes * log(count) / log(2) > LONG_STRINGS
+end
 
 local function without_our_line(ok, problem)
     if type(problem) == "string" then problem = gsub(problem, "^library%.lua:%d+: ", "") end
@@ -168,7 +189,7 @@ end
 function tables.sort(...)
     local items, before = ...
     if is_read_only(items) then error(READ_ONLY, 2) end
-    if before == nil and type(items) == "table" and #items > long_sort then
+    if before == nil and type(items) == "table" and is_long_to_sort(items) then
         return relay("sort", without_our_line(pcall(sort, items, is_less)))
     end
     count_elements(items, ELEMENT_SORTED)

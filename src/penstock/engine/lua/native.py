@@ -138,6 +138,7 @@ BIT: dict[str, Function] = {
 _SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "l": 8, "L": 8, "T": 8, "f": 4, "d": 8}
 _MAX_INTEGER = 32
 _MAX_ALIGNMENT = 8
+_MAX_FORMAT = 100_000
 
 
 class _Layout:
@@ -146,6 +147,8 @@ class _Layout:
     def __init__(self, text: Any) -> None:
         if type(text) is not bytes:
             raise BadArgument(1, f"string expected, got {_lua_type(text)}")
+        if len(text) > _MAX_FORMAT:  # nothing can interrupt the call
+            raise ValueError(f"format is longer than {_MAX_FORMAT} bytes")
         self._text = text.decode("latin-1")
         self._at = 0
         self.order: Literal["little", "big"] = sys.byteorder

@@ -115,9 +115,18 @@ function globals.collectgarbage(what, ...)
     return 0
 end
 
--- An attempt that fails for want of memory may have copied much, and leaves no garbage to find it by.
+local tick -- the hook, see below
+
+-- An attempt that fails for want of memory may have copied much, and leaves no garbage to find it by. Where the stack
+-- ends, the hook fails too, because it needs some.
 local function count_attempt(problem)
-    if problem == "not enough memory" then spent(2 ^ 20) end
+    if problem == "not enough memory" then
+        spent(2 ^ 20)
+    elseif type(problem) == "string" and sub(problem, -14) == "stack overflow" then
+        tick()
+    elseif problem == "error in error handling" then
+        tick()
+    end
 end
 
 -- Redis's pcall hands out the text of an error reply instead of its table.
@@ -158,8 +167,8 @@ local function look()
     local passed = host.tick()
     if passed == true then
         armed, dying = false, true
-        -- From now on every line of the script fails, so that no pcall of it can go on.
-        sethook(kill_script, "l")
+        -- From now on every instruction of the script fails, so that no pcall of it can go on.
+        sethook(kill_script, "", 1)
         kill()
     end
     return passed or 0
@@ -169,7 +178,7 @@ set_look(look)
 local watch, watching = newproxy(true), true -- its copies see the collector's cycles, see below
 
 -- An instruction may take a nanosecond or, with long strings, a tenth of a second. So the count follows the time.
-local function tick()
+function tick()
     if not watching then watching = pcall(newproxy, watch) end
     local passed = look()
     if passed > LATE then
@@ -220,9 +229,10 @@ for name, value in pairs(coroutine) do coroutines[name] = value end
 -- A hook belongs to one coroutine: when a script ends inside one, the others must end too.
 local function resumed(...)
     if dying then
-        sethook(kill_script, "l")
+        sethook(kill_script, "", 1)
         kill()
     end
+    if not ... then count_attempt((select(2, ...))) end
     return ...
 end
 
