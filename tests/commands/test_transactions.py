@@ -117,6 +117,32 @@ def test_what_does_not_touch_a_watched_key_breaks_nothing(r: redis.Redis, line: 
     assert line("EXEC") == [b"PONG"]
 
 
+@pytest.mark.parametrize("held", [["0"], ["1"], ["0", "1"]])
+def test_swapping_expired_keys_breaks_no_watch(held: list[str]) -> None:
+    bench = Bench()
+    for database in held:
+        bench.run("SELECT", database)
+        bench.run("SET", "a", "1", "PX", "5")
+    bench.clock.advance(10)
+    bench.run("SELECT", "0")
+    bench.run("WATCH", "a")
+    bench.run("SWAPDB", "0", "1")
+    bench.run("MULTI")
+    bench.run("PING")
+    assert bench.run("EXEC") != NULL_ARRAY
+
+
+def test_swapping_a_watched_key_that_expired_breaks_the_watch() -> None:
+    bench = Bench()
+    bench.run("SET", "a", "1", "PX", "5")
+    bench.run("WATCH", "a")
+    bench.clock.advance(10)
+    bench.run("SWAPDB", "0", "1")
+    bench.run("MULTI")
+    bench.run("PING")
+    assert bench.run("EXEC") == NULL_ARRAY
+
+
 def test_a_watch_belongs_to_one_database(r: redis.Redis, line: Line) -> None:
     line("WATCH", "a")
     line("SELECT", "1")

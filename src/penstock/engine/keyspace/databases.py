@@ -58,7 +58,7 @@ class Keyspace:
         self.dirty = 0
         self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
-        self.frozen = False  # during CLIENT PAUSE: commands do not find an expired key, but it stays
+        self.frozen = False  # `Engine.changes_nothing`: commands do not find an expired key, but it stays
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
         # Runs commands that may still see an expired key; whether there were any. None while nothing is queued.
         self.before_expiry: Callable[[Database, bytes], bool] | None = None
@@ -78,6 +78,9 @@ class Keyspace:
     def swap(self, one: int, other: int) -> None:
         """Exchange the contents of two databases; sessions stay on the number they chose."""
         a, b = self.databases[one], self.databases[other]
+        for key in {*a.observed, *b.observed}:  # an expired key goes first: coming or going with the others, it is none
+            a.get(key)
+            b.get(key)
         for database in (a, b):
             database.touch_observed(existing_only=True)
         a.data, b.data = b.data, a.data
