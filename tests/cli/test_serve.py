@@ -113,8 +113,8 @@ def test_files_that_cannot_be_used_are_one_line(words: list[str], complaint: str
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "bad.acl").write_text("user tess on +bogus\n")
     process = subprocess.run(
-        [*SERVE, "--port", "0", "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        check=False
+        [*SERVE, "--port", str(free_port()), "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, check=False,
     )  # fmt: skip
     assert process.returncode == 1
     assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,20 @@ def test_port_0_listens_on_the_unix_socket_alone(tmp_path: Path) -> None:
         assert server.port == 0
         with redis.Redis(unix_socket_path=str(path)) as client:
             assert client.ping()
+
+
+@pytest.mark.parametrize("directives", ["bind\n", 'bind ""\n', "port 0\n"])
+def test_a_server_that_would_listen_nowhere_does_not_start(tmp_path: Path, directives: str) -> None:
+    (tmp_path / "penstock.conf").write_text(directives)
+    command = [sys.executable, "-m", "penstock", "serve", str(tmp_path / "penstock.conf"), "--save", ""]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "cannot start: there is no address to listen on: set port and bind" in ended.stderr + ended.stdout
+
+
+def test_without_addresses_it_listens_on_the_unix_socket_alone(tmp_path: Path) -> None:
+    with Server(bind="", unixsocket=str(tmp_path / "s")), redis.Redis(unix_socket_path=str(tmp_path / "s")) as client:
+        assert client.ping()
 
 
 def test_a_taken_port_is_an_error_at_start(tmp_path: Path) -> None:

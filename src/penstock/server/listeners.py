@@ -50,6 +50,8 @@ class Listeners:
             if config.unixsocket:
                 self._unix = [self._unix_at(Path(config.unixsocket), int(config.unixsocketperm, 8))]
                 self._serve(self._unix[0])
+            if not self.all:
+                raise ConfigError("there is no address to listen on: set port and bind, tls-port, or unixsocket")
             self._is_open = True
         except BaseException as error:
             self.close()
@@ -104,7 +106,8 @@ class Listeners:
     def _update(self) -> None:
         config = self._config
         ports = ((config.port, False), (config.tls_port, True))
-        wanted = [Place(address, port, encrypted) for port, encrypted in ports if port for address in config.bind]
+        addresses = [address for address in config.bind if address]
+        wanted = [Place(address, port, encrypted) for port, encrypted in ports if port for address in addresses]
         if config.tls_port and self.context is None:
             self.context = tls_context(config)
         self._tcp.move(wanted)
