@@ -94,6 +94,50 @@ def test_a_shutdown_is_not_repeated_after_a_reconnect() -> None:
     assert (b"SHUTDOWN",) not in world.server.log
 
 
+@pytest.mark.parametrize("level", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
+@pytest.mark.parametrize("wait", [("WAIT", 1, 1000), ("WAITAOF", 1, 1, 1000)])
+def test_a_wait_for_replicas_is_not_repeated_on_another_connection(level: Delivery, wait: tuple[object, ...]) -> None:
+    """What a server says about the writes of a new connection says nothing about those before."""
+    world = up(delivery=level)
+    batch = many(wait)
+    batch.patience = 1
+    world.submit(batch)
+    world.write()
+    world.cut()
+    world.run_until_idle()
+    assert isinstance(batch.results[0], NotReplayed) and "the connection that is lost" in str(batch.results[0])
+    assert not world.server.log
+
+
+def test_a_wait_is_repeated_together_with_all_writes_of_its_pipeline() -> None:
+    world = up()
+    batch = many(("INCR", "a"), ("WAIT", 1, 1000), ("INCR", "b"))
+    batch.patience = 1
+    world.submit(batch)
+    world.write()
+    world.cut()
+    world.run_until_idle()
+    assert batch.results == [1, b"OK", 1]
+
+
+@pytest.mark.parametrize("written", [1, 2, 3])
+def test_a_wait_fails_if_a_write_of_its_pipeline_is_not_repeated(written: int) -> None:
+    """The reply to the first write came, so it is not written again; the others were written, or not yet."""
+    commands = ("INCR", "a"), ("WAIT", 1, 1000), ("INCR", "b")
+    world = up()
+    batch = many(*commands)
+    batch.patience = 1
+    world.submit(batch)
+    world.write(len(many(*commands[:written]).data))
+    world.serve(len(many(*commands[:1]).data))
+    world.read()
+    world.cut()
+    world.run_until_idle()
+    assert batch.results[0] == 1 and batch.results[2] == 1 and world.server.runs[b"a"] == 1
+    assert isinstance(batch.results[1], NotReplayed if written > 1 else NotSent)
+    assert all(argv[0] != b"WAIT" for argv in world.server.log)
+
+
 def test_a_command_that_ends_every_connection_is_sent_less_and_less_often() -> None:
     """Such as one whose reply is over the server's limit: each new connection answers its PING, and that is
     no progress.

@@ -223,13 +223,15 @@ class Batch:
         while len(self.replies) in self.skipped:
             self.replies.append(self.skipped[len(self.replies)])
 
-    def filter(self, wanted: ReplayFilter, why: str = "the replay filter forbids to send it again") -> int:
+    def filter(
+        self, wanted: ReplayFilter, why: str = "the replay filter forbids to send it again", also_unsent: bool = False
+    ) -> int:
         """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing
         through.
         """
         hits: dict[int, Exception] = {}
         for index in self.unanswered():
-            if self.state(index) is State.QUEUED or index in (self.skipped or ()):
+            if (self.state(index) is State.QUEUED and not also_unsent) or index in (self.skipped or ()):
                 continue
             cause = None
             try:

@@ -16,7 +16,7 @@ import redis
 
 from penstock.client.delivery import Delivery, Settings
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.command_kinds import Kind, name_of
+from penstock.client.engine.command_kinds import Kind, kind_of, name_of
 from penstock.client.engine.handshake import Handshake
 from penstock.client.engine.once_numbers import fail_forgotten
 from penstock.client.engine.pending import PendingBatches
@@ -112,16 +112,21 @@ class Recovery:
             batch.remember(self._writer.handed, self._writer.sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
-            if batch.notable and Kind.FINAL in batch.notable.values():
-                batch.filter(
-                    lambda command: command.name == "SHUTDOWN", "it is not sent to a server that has come back"
-                )
-                if len(batch.replies) == batch.count:
-                    self._pending.finish(batch, list(batch.replies))
+            self._drop_what_has_lost_its_meaning(batch)
         queue.extendleft([batch for batch in reversed(waiting) if not batch.is_finished])
         awaiting.clear()
         refused.clear()
         self._writer.is_left = False
+
+    def _drop_what_has_lost_its_meaning(self, batch: Batch) -> None:
+        """Fail what must not be written on the next connection, at any level."""
+        if batch.notable and Kind.FINAL in batch.notable.values():
+            batch.filter(lambda command: command.name == "SHUTDOWN", "it is not sent to a server that has come back")
+        if batch.patience and not batch.atomic and (batch.replies or kind_of(batch.commands[0]) is Kind.WAITING):
+            why = "it asks about writes on the connection that is lost; write again, and send WAIT in the same pipeline"
+            batch.filter(lambda command: command.name in ("WAIT", "WAITAOF"), why, also_unsent=True)
+        if len(batch.replies) == batch.count:
+            self._pending.finish(batch, list(batch.replies))
 
     def take_refused(self, batch: Batch) -> bool:
         """The server could not run some of it, because it does not lead. False if its caller gets the replies."""
