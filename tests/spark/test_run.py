@@ -31,8 +31,8 @@ from typer.testing import CliRunner
 
 from penstock import Server
 from penstock.cli.main import app
-from penstock.cli.run import _Stop
 from penstock.protocol.pipelines import KEY, PipelineReport
+from penstock.spark.py4j_logging import py4j_silenced
 from penstock.spark.runner import Runner
 from penstock.testing.redis import free_port
 
@@ -234,7 +234,7 @@ def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Pa
     assert not (folder / ".penstock" / "tmp").exists()
 
 
-def test_an_interrupt_is_told_in_our_own_words_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_py4j_logs_is_left_out_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     as_py4j = compile('logging.error("Exception while sending command.")', py4j.java_gateway.__file__, "exec")
 
     def log() -> list[str]:
@@ -244,13 +244,25 @@ def test_an_interrupt_is_told_in_our_own_words_only(caplog: pytest.LogCaptureFix
         logging.error("ours")
         return caplog.messages
 
-    stop = _Stop()
-    stop.be_patient()
-    with stop:
-        assert log() == ["Exception while sending command.", "ours"]
-        signal.raise_signal(signal.SIGINT)
+    with py4j_silenced():
         assert log() == ["ours"]
     assert len(log()) == 3
+
+
+def test_a_continuous_run_tells_in_a_line_that_java_was_killed(tmp_path: Path) -> None:
+    folder = project(tmp_path, COPY)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        write(client, 0)
+        with started([*PENSTOCK, "run", str(folder), "--url", server.url, "--continuous"]) as run:
+            assert run.stdout is not None
+            lines = iter(run.stdout.readline, "")
+            wait_for(lines, "copy: running, 100 rows")
+            (java,) = (each for each in psutil.Process(run.pid).children() if "pyspark-shell" in command_of(each))
+            java.kill()
+            rest = "".join(lines)
+            assert run.wait() == 1, rest
+    assert "Traceback" not in rest and "Exception while sending" not in rest, rest
+    assert "penstock run: Spark's Java process was ended by SIGKILL, perhaps because memory was short\n" in rest
 
 
 COPY = """\

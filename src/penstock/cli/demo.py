@@ -71,16 +71,19 @@ def demo(
         raise typer.Exit(2)
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
+    from penstock.spark.py4j_logging import py4j_silenced
     from penstock.spark.starting import SparkDidNotStart
 
     try:
-        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary, py4j_silenced():
             folder = keep or Path(temporary) / "project"
             with as_file(files("penstock.demo") / "project") as project:
                 shutil.copytree(project, folder, ignore=shutil.ignore_patterns("__pycache__"))
             wrong = _demo(console, folder, seconds, rate, picture)
     except (Problem, RunFailed, NoJava, SparkDidNotStart) as error:
-        console.print(f"penstock demo: {error}", markup=False)
+        has_log = isinstance(error, RunFailed) and keep is None
+        how = "; `penstock demo --keep DIR` keeps Spark's log" if has_log else ""
+        console.print(f"penstock demo: {error}{how}", markup=False)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

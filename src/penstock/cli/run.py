@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
-import logging
 import os
 import signal
 import sys
@@ -93,6 +92,7 @@ def run(
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
     from penstock.spark.project_file import STATE
+    from penstock.spark.py4j_logging import py4j_silenced
     from penstock.spark.selection import Selection
     from penstock.spark.starting import SparkDidNotStart
 
@@ -100,7 +100,7 @@ def run(
     stop = _Stop()
     try:
         file = _project_file(folder)
-        with _only_one(file), stop, _server(file, url, port) as named, _console(file, named, console):
+        with _only_one(file), stop, py4j_silenced(), _server(file, url, port) as named, _console(file, named, console):
             _run(file, named, selection, stop if continuous else None, *pace)
     except Problem as problem:
         _fail(WRONG, *problem.findings)
@@ -126,32 +126,22 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self._patient = False
-        self._came = False  # a signal
 
     def be_patient(self) -> None:
         self._patient = True
 
     def __enter__(self) -> None:
-        logging.getLogger().addFilter(self._is_told)
-        logging.getLogger("py4j").propagate = False
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        logging.getLogger().removeFilter(self._is_told)
-        logging.getLogger("py4j").propagate = True
 
     def _handle(self, number: int, frame: object) -> None:
-        self._came = True
         if not self._patient or self.asked.is_set():
             raise KeyboardInterrupt
         self.asked.set()
         print("penstock run: stopping the flows; once more to stop at once", file=sys.stderr, flush=True)
-
-    def _is_told(self, record: logging.LogRecord) -> bool:
-        """Silence py4j, which logs stacks with the root logger when it is interrupted; this program prints one line."""
-        return not (self._came and Path(record.pathname).parent.name == "py4j")
 
 
 @contextlib.contextmanager

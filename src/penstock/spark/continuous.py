@@ -98,12 +98,13 @@ class LiveFlows:
         self._flows: list[LiveFlow] = []
 
     def __enter__(self) -> LiveFlows:
-        self._flows = [
-            LiveFlow(self._session, execution, self._runner.place_of(str(execution.displayName())), self._pace.trigger)
-            for execution in self._runner.streaming
-        ]
-        for flow in self._flows:
-            self._start(flow)
+        with self._session.its_end_is_told():
+            self._flows = [
+                LiveFlow(self._session, each, self._runner.place_of(str(each.displayName())), self._pace.trigger)
+                for each in self._runner.streaming
+            ]
+            for flow in self._flows:
+                self._start(flow)
         self._next_views = time.monotonic() + self._pace.views
         self._rows_of_views = self._rows()
         return self
@@ -111,7 +112,7 @@ class LiveFlows:
     def __exit__(self, *exc: object) -> None:
         for flow in self._flows:
             if self._session.alive:
-                with contextlib.suppress(Py4JError):
+                with contextlib.suppress(Py4JError, OSError):
                     flow.stop()
 
     def watch(self, asked: threading.Event) -> None:
@@ -120,17 +121,13 @@ class LiveFlows:
             self.look()
 
     def look(self) -> None:
-        try:
+        with self._session.its_end_is_told():
             for flow in self._flows:
                 if flow.due:
                     if time.monotonic() >= flow.due:
                         self._start(flow)
                 elif not flow.is_running:
                     self._failed(flow, flow.failure())
-        except Py4JError as error:
-            if self._session.alive:
-                raise
-            raise self._runner.spark_died() from error
         if time.monotonic() >= self._next_views and self._rows() != self._rows_of_views:
             self._recompute_views()
 

@@ -11,12 +11,27 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+from penstock.spark.problems import Finding, Problem, RunFailed
 from penstock.spark.starting import StartingSpark
+
+
+def _is_of_a_connection(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, says that Java did not answer."""
+    while error is not None:
+        if isinstance(error, Py4JError | ConnectionError) and not isinstance(error, Py4JJavaError):
+            return True
+        if type(error) is SparkConnectGrpcException:  # an error of gRPC; those that Java raised are subclasses
+            return True
+        error = error.__cause__
+    return False
 
 
 def _is_plain(path: Path) -> bool:
@@ -138,6 +153,16 @@ class PipelineSession:
     @property
     def alive(self) -> bool:
         return self._starting.alive
+
+    @contextlib.contextmanager
+    def its_end_is_told(self) -> Iterator[None]:
+        """Within a with statement, raise RunFailed for an error that came because the JVM has ended."""
+        try:
+            yield
+        except (Problem, RunFailed, PySparkException, Py4JError, OSError) as error:
+            if self.alive and not (_is_of_a_connection(error) and self._starting.ends()):
+                raise
+            raise RunFailed(Finding(self._starting.how_it_ended())) from error
 
     def stop(self) -> None:
         """End Spark and its JVM; whatever was under way is cut off."""

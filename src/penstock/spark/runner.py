@@ -120,23 +120,20 @@ class Runner:
     def _run_graph(self, selection: Selection, stays: bool) -> list[Any]:
         """Run what is selected; what the engine ran."""
         spark, spec = self._session.spark, self._project.spec
-        try:
-            # Spark was started with all of it. Only what a session may change can be said again for the graph.
-            changeable = {name: value for name, value in spec.configuration.items() if spark.conf.isModifiable(name)}
-            graph = create_dataflow_graph(spark, spec.catalog, spec.database, changeable)
+        with self._session.its_end_is_told():
             try:
-                registry = SparkConnectGraphElementRegistry(spark, graph)
-                declarations = declare(self._project, spark, graph, registry)
-                self._declarations = declarations
-                return self._run(graph, declarations, selection, stays)
-            finally:
-                self._drop(graph)
-        except (Problem, RunFailed) as error:
-            if not self._session.alive:
-                raise self.spark_died() from error
-            raise
-        except PySparkException as error:
-            raise RunFailed(Finding(sentence(error))) if self._session.alive else self.spark_died() from error
+                # Spark was started with all of it. Only what a session may change can be said again for the graph.
+                changeable = {key: value for key, value in spec.configuration.items() if spark.conf.isModifiable(key)}
+                graph = create_dataflow_graph(spark, spec.catalog, spec.database, changeable)
+                try:
+                    registry = SparkConnectGraphElementRegistry(spark, graph)
+                    declarations = declare(self._project, spark, graph, registry)
+                    self._declarations = declarations
+                    return self._run(graph, declarations, selection, stays)
+                finally:
+                    self._drop(graph)
+            except PySparkException as error:
+                raise RunFailed(Finding(sentence(error))) from error
 
     def _run(self, graph: str, declarations: Declarations, selection: Selection, stays: bool) -> list[Any]:
         """Run what is selected, if it can be; table_flows.py records which flow filled which table.
@@ -166,9 +163,6 @@ class Runner:
             return self._session.make_tables(self._session.pipeline_update(graph))
         except (PySparkException, Py4JJavaError) as error:
             raise RunFailed(self._at_flow(error, declarations)) from error
-
-    def spark_died(self) -> RunFailed:
-        return RunFailed(Finding("Spark's Java process ended unexpectedly"))
 
     def _follow(self, graph: str, declarations: Declarations, selection: Selection) -> list[Any]:
         """Start the run, and listen until it is over; what the engine ran."""

@@ -39,11 +39,14 @@ from penstock.spark.java import set_java_home
 from penstock.spark.worker_python import FORK_SERVER, fork_server, use_worker_python
 
 SECONDS_TO_END = 30
+SECONDS_OF_AN_END = 5
 LOOK_EVERY = 0.02  # seconds
 CATALOG, WAREHOUSE = "catalog.json", "warehouse"
 """Which tables there are, and the folder of their files."""
 METASTORE = "metastore"
 """The folder of Hive's catalog, which projects of earlier versions have."""
+_SIGNALLED = 128
+"""What a process adds to the number of a signal for its exit code."""
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the Java that Spark starts first, only to put together the command line of the other."""
 
@@ -109,14 +112,14 @@ def _quick_java(configuration: Mapping[str, str], stays: bool) -> list[str]:
     return [*([] if stays else ["-XX:TieredStopAtLevel=1"]), *([] if has_collector else ["-XX:+UseSerialGC"])]
 
 
-def _reason(log: Path) -> str:
+def _reason(log: Path, newest: bool = False) -> str:
     """The line of a log that says why a start failed: the first exception, or else the first that complains, or the
-    last.
+    last line. Of a JVM that has worked, the newest of them.
     """
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     for complaint in (r"^[\w.$]+(?:Exception|Error): ", r"^(?!at ).*(?:\bError\b|Exception\b)"):
-        if found := next((line for line in lines if re.search(complaint, line)), None):
-            return found
+        if found := [line for line in lines if re.search(complaint, line)]:
+            return found[-1 if newest else 0]
     return lines[-1] if lines else "Java said nothing"
 
 
@@ -196,6 +199,22 @@ class StartingSpark:
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def ends(self) -> bool:
+        """Whether the JVM is gone, or is about to be: its connections end a moment before it does."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(SECONDS_OF_AN_END)
+        return not self.alive
+
+    def how_it_ended(self) -> str:
+        """What to say of a JVM that is gone and should not be."""
+        code = self.process.wait()
+        number = -code if code < 0 else code - _SIGNALLED  # Java answers SIGTERM with an exit code
+        if number == signal.SIGKILL:
+            return "Spark's Java process was ended by SIGKILL, perhaps because memory was short"
+        if number == signal.SIGTERM:
+            return "Spark's Java process was ended by SIGTERM"
+        return f"Spark's Java process ended with exit code {code}: {_reason(self.log, newest=True)}"
 
     def _launch(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start Java as PySpark does, which waits for it."""
