@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import redis
+import uvloop
 from tests.support.replication.servers import Pair, Servers, caught_up, is_up, servers
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
 from penstock.replication.frames import out_of_band
+from penstock.replication.leader_connection import LeaderConnection
 from penstock.storage.batches import framed
 from penstock.testing.redis import RedisServer
 
@@ -111,6 +113,18 @@ def test_a_leader_that_sends_nonsense_in_whole_frames_gets_one_clear_line(
         one.client.execute_command("REPLICAOF", "NO", "ONE")
     assert "internal error" not in caplog.text and "Traceback" not in caplog.text
     assert one.client.set("k", 1)
+
+
+def test_what_is_said_to_a_leader_that_is_gone_is_no_error() -> None:
+    async def connect_close_and_say(port: int) -> None:
+        connection = await LeaderConnection.open("127.0.0.1", port, "", "", None, 60)
+        connection.close()
+        with pytest.raises(ConnectionResetError):
+            await connection.read()
+        connection.say("REPLCONF", "ACK", 5)
+
+    with speaker(b"+PONG\r\n") as port:
+        uvloop.run(connect_close_and_say(port))
 
 
 def test_a_server_of_redis_cannot_be_followed(world: Servers, caplog: pytest.LogCaptureFixture) -> None:

@@ -173,6 +173,8 @@ class Follower:
         self._on_change()
 
     async def _follow(self) -> None:
+        while (writer := self._aof.writer) is not None and not writer.has_all:
+            await asyncio.sleep(0.05)  # memory has more than the log: the leader would send that again
         self._set(State.CONNECTING)
         config = self._config
         leader = self._connection = await LeaderConnection.open(

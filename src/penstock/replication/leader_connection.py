@@ -114,6 +114,8 @@ class LeaderConnection(asyncio.Protocol):
 
     def say(self, *words: str | bytes | int) -> None:
         """Send a command whose reply is read later, or has none."""
+        if self._transport.is_closing():  # the task that reads will find that out
+            return
         self._transport.write(pack(*[word if isinstance(word, bytes) else str(word).encode() for word in words]))
 
     async def ask(self, *words: str | bytes | int) -> Any:
