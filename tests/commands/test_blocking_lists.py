@@ -237,6 +237,17 @@ def test_client_unblock_ends_a_wait(r: redis.Redis, crowd: Crowd) -> None:
         assert r.execute_command("CLIENT", "UNBLOCK", me["id"]) == 0
 
 
+@pytest.mark.since("7.0")
+def test_a_wait_that_ends_with_an_error_is_a_failed_call(r: redis.Redis, crowd: Crowd) -> None:
+    r.config_resetstat()
+    waiter = crowd.waiting("BLPOP k 0")
+    (blocked,) = [row for row in r.client_list() if "b" in row["flags"]]
+    r.client_unblock(blocked["id"], error=True)
+    waiter.read(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")
+    counted = r.info("commandstats")["cmdstat_blpop"]
+    assert (counted["calls"], counted["rejected_calls"], counted["failed_calls"]) == (1, 0, 1)
+
+
 def test_a_silenced_client_is_served_in_silence(r: redis.Redis, crowd: Crowd) -> None:
     waiter = crowd.connect()
     waiter.send("CLIENT REPLY SKIP", "BLPOP k 0", "ECHO on")

@@ -10,7 +10,7 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.interfaces import LogEntry
 from penstock.engine.observe.statistics import CALLS
 from penstock.engine.session import Session
-from penstock.protocol.errors import ReplyError
+from penstock.protocol.errors import NoReplicas, ReplyError
 from penstock.protocol.resp import NO_REPLY
 from penstock.testing.clock import ManualClock, ManualTimers
 
@@ -366,3 +366,27 @@ def test_bad_timeouts_are_refused(world: World, timeout: str, text: str) -> None
             world.pusher.run(line)
         assert str(refused.value) == text
     assert not world.pusher.blocked
+
+
+# -- changes that may be lost -----------------------------------------------------------------------------------
+
+
+def test_a_timeout_does_not_tell_of_a_change_that_may_be_lost(world: World) -> None:
+    world.pusher.run("RPUSH k a")
+    world.pusher.run("LPOP k")
+    waiting = [world.client("BLPOP k 1"), world.client("BLPOP k 0")]
+    world.engine.hidden_changes.hide(True)
+    world.timers.advance(1000)
+    world.engine.blocking.unblock(waiting[1].session, with_error=False)
+    assert [client.sent[0][:12] for client in waiting] == [b"-NOREPLICAS "] * 2, "the next leader has the element"
+
+
+def test_exec_does_not_tell_of_a_change_that_may_be_lost(world: World) -> None:
+    client = world.client()
+    for line in ("WATCH k", "MULTI", "PING"):
+        client.run(line)
+    world.pusher.run("SET k 1")
+    world.engine.hidden_changes.hide(True)
+    with pytest.raises(NoReplicas):
+        client.run("EXEC")
+    assert client.run("PING") == world.pusher.run("PING"), "the transaction is over"

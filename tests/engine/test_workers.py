@@ -437,13 +437,13 @@ def test_what_a_thread_has_read_is_not_shown_once_it_may_vanish(world: World, sl
     reader = world.client("SADD s a", "SLOW.READ s")
     writer = world.client("SADD other b", "SLOW.STORE d other")
     logged = len(world.logged)
-    world.engine.hide_unconfirmed(True)
+    world.engine.hidden_changes.hide(True)
     slow.go.set()
     world.step(2)
     assert reader.sent[-1].startswith(b"-NOREPLICAS Not enough good replicas to read")
     assert writer.sent[-1].startswith(b"-NOREPLICAS"), "its client would learn what it stored"
     assert b"d" not in world.engine.keyspace[0].data and len(world.logged) == logged
-    world.engine.hide_unconfirmed(False)
+    world.engine.hidden_changes.hide(False)
     assert reader.run("SADD s c") == [b":1\r\n"], "the locks are free"
 
 
@@ -452,6 +452,6 @@ def test_a_blocked_read_is_not_served_with_what_may_vanish(world: World) -> None
     reader = world.client("TREAD t 0 1 GROUP g BLOCK 0")
     assert reader.waits
     logged = len(world.logged)
-    world.engine.hide_unconfirmed(True)
+    world.engine.hidden_changes.hide(True)
     world.pass_time(2000)  # the message is to be delivered again
     assert reader.sent[-1].startswith(b"-NOREPLICAS") and len(world.logged) == logged

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
+from tests.support.replication.plain_shards import PlainShard
 from tests.support.replication.servers import Servers, caught_up, servers
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
+from penstock.server.app import App
 from penstock.testing.redis import free_port
 from penstock.testing.shard import size_of_log
 
@@ -80,7 +85,8 @@ def test_a_replica_that_lives_and_does_not_get_on_holds_clients_up_for_a_while_o
     refuse("No space left on device")
     with pytest.raises(redis.ResponseError, match="too few replicas have it"):
         leader.client.set("k", 1)
-    assert leader.client.get("k") == b"1", "reads go on"
+    with pytest.raises(redis.ResponseError, match="Not enough good replicas to read"):
+        leader.client.get("k")
     with pytest.raises(redis.ResponseError, match="Not enough good replicas"):
         leader.client.set("k", 2)
     leader.client.config_set("min-replicas-max-lag", 60)
@@ -162,6 +168,191 @@ def test_no_client_sees_what_a_replica_does_not_have_yet(tmp_path: Path) -> None
         other.process.kill()
         writer.join()
         assert "too few replicas have it" in str(answers[-1]), "it may or may not be lost: the client knows"
+
+
+def test_a_change_that_its_replica_may_lack_is_not_shown_before_a_replica_has_it(tmp_path: Path) -> None:
+    with PlainShard(tmp_path, 2) as shard:
+        leader, (replica,) = shard.leader, shard.replicas
+
+        def is_hidden() -> bool:
+            with pytest.raises(redis.ResponseError) as error:
+                leader.call("GET", "k")
+            return "Not enough good replicas to read" in str(error.value)
+
+        replica.signal(signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", leader.port), timeout=60) as writer:
+            before = size_of_log(leader.folder)
+            writer.sendall(pack(b"SET", b"k", b"new"))
+            wait_until(lambda: size_of_log(leader.folder) > before)  # it has run
+            replica.kill()
+            assert b"too few replicas have it" in writer.recv(1000)
+        assert is_hidden()
+        leader.kill()
+        leader.start()
+        assert is_hidden(), "a server that starts does not know what its replicas have"
+
+        replica.start(leader)
+        wait_until(shard.takes_writes)
+        assert leader.call("GET", "k") == b"new"
+        replica.kill()
+        wait_until(lambda: not shard.takes_writes())
+        assert leader.call("GET", "k") == b"new", "the replica had all that it shows"
+
+
+def test_reads_are_answered_when_replica_acks_is_met_and_min_replicas_to_write_is_not(tmp_path: Path) -> None:
+    with PlainShard(tmp_path, 3, "--replica-acks 1 --min-replicas-to-write 2 --min-replicas-max-lag 60") as shard:
+        leader, (one, other) = shard.leader, shard.replicas
+        for replica in shard.replicas:
+            replica.signal(signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", leader.port), timeout=60) as writer:
+            before = size_of_log(leader.folder)
+            writer.sendall(pack(b"SET", b"k", b"new"))
+            wait_until(lambda: size_of_log(leader.folder) > before)  # it has run
+            other.kill()
+            assert not select.select([writer], [], [], 0.5)[0], "it waits for one replica"
+            one.signal(signal.SIGCONT)
+            assert writer.recv(100) == b"+OK\r\n"
+        assert leader.call("GET", "k") == b"new" == one.call("GET", "k")
+        assert not shard.takes_writes()
+
+
+def test_a_replica_copies_everything_from_a_leader_that_hides_changes(tmp_path: Path) -> None:
+    with PlainShard(tmp_path, 2) as shard:
+        leader, (replica,) = shard.leader, shard.replicas
+        leader.call("SET", "k", "value")
+        leader.call("SET", "large", os.urandom(8 << 20))
+        leader.rewrite_log()  # what a replica copies is the base
+        wait_until(lambda: not leader.call("INFO", "persistence")["aof_rewrite_in_progress"])
+        replica.kill()
+        shutil.rmtree(replica.folder / "appendonlydir")
+        leader.kill()
+        leader.start()  # it does not know what its replicas have
+        with pytest.raises(redis.ResponseError, match="Not enough good replicas to read"):
+            leader.call("GET", "k")
+        replica.start(leader)
+        wait_until(shard.takes_writes)
+        assert leader.call("GET", "k") == b"value" == replica.call("GET", "k")
+
+
+@pytest.mark.parametrize(
+    ("order", "returns"),
+    [("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"), ("CONFIG SET appendonly no", "CONFIG SET appendonly yes")],
+)
+def test_a_leader_that_stops_leading_or_logging_does_not_show_what_its_replica_lacks(
+    tmp_path: Path, order: str, returns: str
+) -> None:
+    with PlainShard(tmp_path, 2, "--replica-acks 1 --min-replicas-max-lag 60") as shard:
+        leader, (replica,) = shard.leader, shard.replicas
+        leader.call("SET", "k", "old")
+        replica.signal(signal.SIGSTOP)
+        with (
+            socket.create_connection(("127.0.0.1", leader.port), timeout=60) as writer,
+            socket.create_connection(("127.0.0.1", leader.port), timeout=60) as operator,
+        ):
+            before = size_of_log(leader.folder)
+            writer.sendall(pack(b"SET", b"k", b"new"))
+            wait_until(lambda: size_of_log(leader.folder) > before)  # it has run
+            operator.sendall(pack(*order.encode().split()))
+            assert b"too few replicas have it" in writer.recv(1000)
+
+        def is_hidden() -> bool:
+            with contextlib.suppress(redis.ResponseError):
+                return leader.call("GET", "k") is None
+            return True
+
+        assert is_hidden()
+        leader.call(*returns.split())
+        assert is_hidden()
+        replica.signal(signal.SIGCONT)
+        wait_until(lambda: not is_hidden())
+        assert leader.call("GET", "k") == b"new" == replica.call("GET", "k")
+        wait_until(shard.takes_writes)
+
+
+def test_reads_are_answered_without_replicas_though_keys_and_messages_expire(tmp_path: Path) -> None:
+    with PlainShard(tmp_path, 2) as shard:
+        leader, (replica,) = shard.leader, shard.replicas
+        leader.call("SET", "k", "value")
+        leader.call("TWRITE", "s", "tag", "message")
+        leader.call("SET", "short", "value", "PX", 2000)
+        leader.call("TRETAIN", "s", "AGE", 2000)
+        replica.kill()
+        wait_until(lambda: leader.call("GET", "short") is None)
+        time.sleep(0.5)  # for what happens by itself ten times a second
+        assert leader.call("GET", "k") == b"value"
+        assert leader.call("TREAD", "s", 1, 10) == [[1, b"tag", b"message"]]
+        replica.start(leader)
+        wait_until(shard.takes_writes)
+        wait_until(lambda: leader.call("INFO", "stats")["expired_keys"] == 1)
+        wait_until(lambda: leader.call("TREAD", "s", 1, 10) == [None])
+
+
+def test_reads_are_answered_without_replicas_though_a_consumer_goes_away(tmp_path: Path) -> None:
+    with PlainShard(tmp_path, 2) as shard:
+        leader, (replica,) = shard.leader, shard.replicas
+        leader.call("TWRITE", "s", "tag", "message")
+        read = ("TREAD", "s", 0, 1, "GROUP", "g", "RETRY", 60_000, 0)
+        consumer = redis.Redis(port=leader.port, single_connection_client=True)
+        consumer.execute_command(*read, "CONSUMER", "ada", "RELEASE")
+        replica.kill()
+        wait_until(lambda: not shard.takes_writes())
+        consumer.close()
+        time.sleep(0.5)  # for what happens by itself ten times a second
+        assert leader.call("TREAD", "s", 1, 10) == [[1, b"tag", b"message"]]
+        replica.start(leader)
+        wait_until(shard.takes_writes)
+        assert leader.call(*read, "BLOCK", 60_000) == [[1, b"tag", b"message"]], "it was given back then"
+
+
+@pytest.mark.parametrize("problem", ["replicas", "disk"])
+def test_a_reply_that_is_on_its_way_when_changes_are_hidden_is_lost(world: Servers, problem: str) -> None:
+    leader = world.start("leader", min_replicas_max_lag=60)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    leader.client.config_set("replica-acks", 1)
+    wait_until(lambda: writes(leader.client))
+    writer = replica.server.app.persistence.aof.writer
+    assert writer is not None
+    replica.server.call(lambda app: setattr(writer, "trouble", "No space left on device"))
+    with socket.create_connection(("127.0.0.1", leader.server.port), timeout=60) as reader:
+        reader.sendall(pack(b"CLIENT", b"SETNAME", b"reader"))
+        assert reader.recv(100) == b"+OK\r\n"
+
+        def reply_and_hide(app: App) -> None:
+            """As a thread does whose read has just ended."""
+            (session,) = [session for session in app.engine.sessions.values() if session.name == b"reader"]
+            log = app.persistence.aof.writer
+            assert log is not None
+            log.log([(0, [b"SET", b"k", b"new"])])
+            if problem == "disk":
+                session.output.send(b"$3\r\nnew\r\n")
+                log._in_trouble(OSError(28, "No space left on device"))
+                log._release(failed=True)
+            else:
+                log._flush()
+                session.output.send(b"$3\r\nnew\r\n")
+                app.replication._unconfirmed.give_up_waiting()
+
+        leader.server.call(reply_and_hide)
+        assert reader.recv(100) == b""
+
+
+def test_a_lone_server_shows_what_it_has_if_it_is_told_to_wait_for_no_replica(world: Servers) -> None:
+    leader = world.start("leader")
+    leader.client.set("k", 1)
+    leader.client.config_set("replica-acks", 1)
+
+    def is_hidden() -> bool:
+        try:
+            return leader.client.get("k") is None
+        except redis.ResponseError:
+            return True
+
+    wait_until(is_hidden)
+    leader.client.config_set("min-replicas-to-write", 1)
+    leader.client.config_set("replica-acks", 0)
+    wait_until(lambda: not is_hidden())
+    assert leader.client.get("k") == b"1"
 
 
 def test_a_repeat_is_not_acknowledged_before_a_replica_has_the_change(tmp_path: Path) -> None:

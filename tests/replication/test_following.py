@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -15,6 +17,8 @@ from tests.support.waiting import wait_until
 
 from penstock.replication import follower
 from penstock.server import app
+from penstock.storage import segment_files
+from penstock.types.stream.segments import Segment
 
 
 @pytest.fixture
@@ -261,6 +265,33 @@ def test_history_is_copied_file_by_file(world: Servers) -> None:
     replica = world.start("replica", leader, **settings)
     caught_up(leader, replica)
     assert replica.digest() == leader.digest()
+
+
+def test_a_server_that_follows_moves_nothing_to_a_file_that_was_being_written(
+    world: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, is_writing = threading.Event(), threading.Event()
+    write = segment_files.write
+
+    def wait_and_write(*arguments: Any) -> list[Segment]:
+        is_writing.set()
+        assert may_write.wait(60)
+        return write(*arguments)
+
+    leader = world.start("leader", stream_memory="8mb")
+    replica = world.start("replica", leader, stream_memory="8mb")
+    monkeypatch.setattr(segment_files, "write", wait_and_write)
+    while not is_writing.is_set():
+        leader.client.execute_command("TWRITE", "s", "t", os.urandom(3000))
+    caught_up(leader, replica)
+    monkeypatch.undo()
+    replica.client.execute_command("REPLICAOF", "NO", "ONE")
+    leader.follow(replica)
+    may_write.set()
+    wait_until(lambda: leader.client.info("persistence")["history_write_in_progress"] == 0)
+    caught_up(replica, leader)
+    kept = [each.client.info("persistence")["history_files"] for each in (leader, replica)]
+    assert kept[0] == kept[1], "the new leader says what goes to files"
 
 
 def test_a_replica_is_a_client_that_can_be_listed_and_closed(world: Servers, leader: Pair) -> None:

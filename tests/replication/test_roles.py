@@ -23,6 +23,15 @@ def world(tmp_path: Path) -> Iterator[Servers]:
         yield world
 
 
+def test_a_replica_is_named_by_the_address_that_it_says(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one, replica_announce_ip="10.1.2.3", replica_announce_port=4567)
+    caught_up(one, other)
+    named = one.info()["slave0"]
+    assert (named["ip"], named["port"]) == ("10.1.2.3", 4567)
+    assert one.client.execute_command("ROLE")[2][0][:2] == [b"10.1.2.3", b"4567"]
+
+
 def test_a_promoted_replica_takes_writes_and_its_former_leader_follows_it(world: Servers) -> None:
     one = world.start("one")
     other = world.start("other", one)
@@ -262,6 +271,25 @@ def test_leases_of_a_group_survive_a_promotion(world: Servers) -> None:
     other.client.execute_command("REPLICAOF", "NO", "ONE")
     rest = other.client.execute_command("TREAD", "t", 0, 100, "GROUP", "g")
     assert [bytes(message[-1]) for message in rest] == [b"%d" % n for n in range(4, 10)]
+
+
+def test_a_server_that_follows_gives_nothing_back_when_a_consumers_connection_ends(world: Servers) -> None:
+    one = world.start("one")
+    other = world.start("other", one)
+    one.client.execute_command("TWRITE", "t", "tag", "entry")
+    consumer = redis.Redis(port=one.server.port, single_connection_client=True)
+    read = ("TREAD", "t", 0, 1, "GROUP", "g", "RETRY", 60_000, 0)
+    consumer.execute_command(*read, "CONSUMER", "ada", "RELEASE")
+    caught_up(one, other)
+    other.client.execute_command("REPLICAOF", "NO", "ONE")
+    one.follow(other)
+    number = consumer.client_id()
+    consumer.close()
+    wait_until(lambda: not one.client.client_list(client_id=[number]))
+    caught_up(other, one)
+    assert one.digest() == other.digest(), "ada goes on with it at the new leader"
+    one.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert one.client.execute_command(*read) == []
 
 
 def test_a_server_cannot_follow_what_is_no_address(world: Servers) -> None:

@@ -42,7 +42,7 @@ class Process:
         while True:
             try:
                 with redis.Redis(port=self.port, retry=None) as client:  # its own attempts are ever further apart
-                    client.dbsize()
+                    client.ping()
                     return
             except (redis.ConnectionError, redis.TimeoutError):
                 log = (folder / "server.log").read_text()

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.declarations import Argv, Command, Reply
 from penstock.engine.observe.monitors import in_short
+from penstock.engine.observe.statistics import FAILED
 from penstock.engine.run_handler import AGAIN
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY, encode
@@ -141,10 +142,25 @@ class Blocking:
         self.leave(waiter)
         waiter.session.unblocked(reply, waiter.silent)
 
+    def _refuse(self, waiter: Waiter, error: ReplyError) -> None:
+        """End the wait with an error. Its command was counted when it began to wait, and has failed now."""
+        stats = self._engine.stats
+        stats.calls[waiter.command.name][FAILED] += 1
+        stats.count_error(error)
+        self.answer(waiter, error)
+
     def time_out(self, waiter: Waiter) -> None:
         if waiter.session.waiter is waiter:
             self._engine.clock.refresh()
+            self._answer_nothing(waiter)
+
+    def _answer_nothing(self, waiter: Waiter) -> None:
+        """Nothing came; but that may be because of a change that is hidden, such as a pop."""
+        try:
+            self._engine.hidden_changes.refuse_reads()
             self.answer(waiter, waiter.timeout_reply)
+        except ReplyError as error:
+            self._refuse(waiter, error)
 
     def unblock(self, session: Session, with_error: bool) -> bool:
         """End a session's wait as if it had timed out, or with an error; whether it was waiting at all."""
@@ -152,11 +168,9 @@ class Blocking:
         if waiter is None or not waiter.keys:  # no keys: it is held back, or its command is in a thread
             return False
         if with_error:
-            error = Unblocked()
-            self._engine.stats.count_error(error)
-            self.answer(waiter, error)
+            self._refuse(waiter, Unblocked())
         else:
-            self.answer(waiter, waiter.timeout_reply)
+            self._answer_nothing(waiter)
         return True
 
     def unblock_all(self, why: str) -> None:
@@ -167,9 +181,7 @@ class Blocking:
         for session in list(self._engine.sessions.values()):
             waiter = session.waiter
             if waiter is not None and session.postponed is not waiter.argv:
-                error = Unblocked(why)
-                self._engine.stats.count_error(error)
-                self.answer(waiter, error)
+                self._refuse(waiter, Unblocked(why))
 
     def before_reload(self) -> list[tuple[Database, bytes, Wish]]:
         """The wishes that `after_reload` informs that the value at a key is the same one."""
@@ -250,7 +262,7 @@ class Blocking:
         """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
         try:
-            self._engine.require_confirmed()
+            self._engine.hidden_changes.refuse_reads()
             self._engine.require_disk(waiter.session, waiter.command, waiter.argv)
             reply = self._engine.call(waiter.session, waiter.command, waiter.argv, caller=AGAIN)
         except WrongType:

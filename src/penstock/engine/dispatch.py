@@ -25,6 +25,7 @@ from penstock.engine.concurrency.workers import Workers
 from penstock.engine.config import Config
 from penstock.engine.declarations import Argv, Command, Flag, Handler, Module, Reply
 from penstock.engine.fast_path import FastTable, fast_table, with_log
+from penstock.engine.hidden_changes import HiddenChanges
 from penstock.engine.interfaces import Commit, LogEntry, NoTimers, Persistence, Replication, Timers
 from penstock.engine.keyspace.cursors import Cursors
 from penstock.engine.keyspace.databases import Database, Keyspace
@@ -111,10 +112,11 @@ class Engine:
         self.following = False  # a replica: everything that changes comes from its leader
         self.stale = False  # a replica without its leader, which is to answer nothing then
         self.lacks_replicas = False  # fewer than min-replicas-to-write
-        self.hides_unconfirmed = False  # memory has changes that no replica has, which may be lost
+        self.cannot_confirm = False  # fewer than replica-acks, which would lose a change
+        self.hidden_changes = HiddenChanges(self)
         self.gates: list[Gate] = [
             self._gate_auth, self._gate_acl, self._gate_loading, self._gate_replication, self.require_disk,
-            self._gate_memory, self.publications.gate, self.scripting.gate,
+            self.hidden_changes.gate, self._gate_memory, self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
         self.scripts_gated = (
@@ -160,12 +162,6 @@ class Engine:
         self.scripts_gated = bool(self._gate_reasons - {BUSY_SCRIPT})
         self._choose_fast()
 
-    def hide_unconfirmed(self, on: bool) -> None:
-        """Whether reads are refused, because they could show changes that no replica has."""
-        if on != self.hides_unconfirmed:
-            self.hides_unconfirmed = on
-            self.require_gates("unconfirmed", on)
-
     def _choose_fast(self) -> None:
         if self._gate_reasons == {LEASED} and self.commit is not None:
             self.fast = self._fast_ungated
@@ -185,6 +181,15 @@ class Engine:
             self.every_fast if commit is None else with_log(self.every_fast, self, commit.append, strict)
         )
         self._choose_fast()
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether nothing is to change by itself: keys do not expire, and streams keep what they have."""
+        return self.following or self.cannot_confirm or bool(self.pause.until)
+
+    def freeze_or_thaw(self) -> None:
+        """`changes_nothing` may have another value: expired keys are hidden while it is true, and deleted later."""
+        self.keyspace.frozen = self.changes_nothing
 
     def gates_matter(self, session: Session) -> bool:
         """Whether any gate could refuse a command of this session, which has logged in."""
@@ -321,15 +326,8 @@ class Engine:
             self.refuse_as_replica(command, argv)
         elif self.lacks_replicas and command.may_write(argv):
             raise NoReplicas
-        if command.writes or Flag.READONLY in command.flags:
-            self.require_confirmed()
         if self.stale and Flag.STALE not in command.flags:
             raise MasterDown
-
-    def require_confirmed(self) -> None:
-        """Refuse to answer with what memory holds while that may vanish, though the gates were passed."""
-        if self.hides_unconfirmed:
-            raise NoReplicas("Not enough good replicas to read: some changes are only here, and may be lost.")
 
     @staticmethod
     def refuse_as_replica(command: Command, argv: Argv) -> None:

@@ -32,7 +32,7 @@ class Pause:
         now = self._engine.clock.lease_time()
         self.everything = everything or (self.until > now and self.everything)
         self.until = max(self.until, now + milliseconds)
-        self._engine.keyspace.frozen = True
+        self._engine.freeze_or_thaw()
         self._engine.require_gates("pause", True)
         timers = self._engine.timers
         timers.cancel(self._timer)
@@ -49,7 +49,7 @@ class Pause:
     def end(self) -> None:
         """Continue everything that waits."""
         self.until = 0
-        self._engine.keyspace.frozen = self._engine.following
+        self._engine.freeze_or_thaw()
         timers = self._engine.timers
         timers.cancel(self._timer)
         self._timer = None

@@ -1,7 +1,8 @@
 """Which connection reads under which name (TREAD ... CONSUMER), and what happens to its messages when it ends.
 
 With RELEASE, what a name holds is given back when the connection that last read under it ends, as by TNACK, and logged
-as one. That is a write: while writes are paused or a thread reads the stream, it waits for the next round of upkeep.
+as one. That is a write: while nothing is to change (`Engine.changes_nothing`) or a thread reads the stream, it waits
+for the next round of upkeep.
 
 A stream may have got another name since (RENAME, MOVE, SWAPDB). Then it is searched for among those with groups. The
 end of a connection costs nothing for names that others have, nor for its own that another connection took over.
@@ -55,7 +56,7 @@ class StreamMembers:
 
     def give_back(self) -> None:
         """Give back what connections held that ended, as far as it is possible now."""
-        if not self._ended or self._engine.pause.until:
+        if not self._ended or self._engine.changes_nothing:
             return
         for reader, names in list(self._ended.items()):
             for name, member in list(names.items()):
@@ -93,7 +94,7 @@ class StreamMembers:
             database.changed(key)
 
     def stop(self) -> None:
-        """The server stops. Its clients go on with what they hold when it is back, so nothing is given back."""
+        """The server stops, or follows another one: clients go on there, or when it is back, with what they hold."""
         self._read.clear()
         self._ended.clear()
 

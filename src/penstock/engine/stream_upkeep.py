@@ -162,7 +162,7 @@ class Streams:
         self._timers.pop(place, None)
         database, key = place
         self._engine.clock.refresh()
-        if self._engine.pause.until:
+        if self._engine.pause.until or self._engine.cannot_confirm:
             self.wake_at(database, key, self.lease_time() + PAUSED)  # a retry is a write
         elif key in database.observed:
             self._engine.keyspace.ready.append(place)
@@ -177,10 +177,10 @@ class Streams:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
 
         Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes,
-        so they wait while CLIENT PAUSE lasts, and a replica leaves them to its leader.
+        so they wait while CLIENT PAUSE lasts, or replicas are too few; a replica leaves them to its leader.
         """
         self.grace.look(self.lease_time(), 1000 // self._engine.config.hz)
-        if self._engine.pause.until or self._engine.following:
+        if self._engine.changes_nothing:
             return
         self._engine.stream_members.give_back()
         until = perf_counter_ns() + SLICE

@@ -112,6 +112,7 @@ def run(session: Session, argv: Argv) -> Reply:
         if transaction.aborted:
             raise ExecAbort
         if broken:
+            engine.hidden_changes.refuse_reads()  # that is what a change of a watched key may be
             return NULL_ARRAY
         return _run_queue(session, transaction, refusals)
     finally:

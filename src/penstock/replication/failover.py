@@ -108,7 +108,10 @@ class Failover:
     def _ask(self, address: tuple[str, int], order: str) -> None:
         self.step = Step.ASKED
         notice("handing over to %s:%d", *address, of="replication")
-        self.hand_over(*address, order)
+        try:
+            self.hand_over(*address, order)
+        except ReplyError as error:  # the disk refuses the end of the log
+            self.ended(str(error))
 
     def ended(self, problem: str | None) -> None:
         """The replica leads now, or why it does not."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Argv, Reply
@@ -21,10 +20,9 @@ from penstock.replication.link import Link
 from penstock.replication.replicas import Replicas
 from penstock.replication.roles import Roles
 from penstock.replication.shard import MANAGED, Shard
+from penstock.replication.unconfirmed_changes import UnconfirmedChanges
 from penstock.replication.waits import Waits
-from penstock.storage.fenced_writer import FencedWriter
 from penstock.storage.persistence import Persistence
-from penstock.storage.writer import NOT_CONFIRMED
 
 _is_name = re.compile(rb"[0-9A-Za-z._-]{1,255}").fullmatch
 _is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
@@ -39,12 +37,15 @@ class Replication:
         self._aof = persistence.aof
         self._loop = loop
         self._replicas = Replicas(engine, persistence)
+        self._unconfirmed = UnconfirmedChanges(engine, self._replicas)
         self._waits = Waits(engine, self._replicas)
         self._roles = Roles(engine, persistence, self._replicas, loop)
         self._roles.on_lead = self._begins_to_lead
+        self._roles.before_following = self._stops_leading
         self._replicas.on_progress = self._progress
         self.shard = Shard(engine, persistence, self._replicas, self._roles, loop) if self._config.etcd else None
         persistence.on_another_log = self._replicas.replaced
+        persistence.on_trouble = self._unconfirmed.disk_refuses
         engine.replication = self
         self._config.on_change("appendonly", self._log_switches)
         for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
@@ -58,6 +59,8 @@ class Replication:
         self._roles.start()
         if self.shard is not None:
             self.shard.start()
+        else:  # the log may end with what no replica has
+            self._replicas.wait_for_all()
         self._count_replicas()
 
     def stop(self) -> None:
@@ -80,51 +83,45 @@ class Replication:
 
     def _setting_changes(self, _: object) -> None:
         """The new value holds from the next turn of the loop on."""
-        for duty in (self._replicas.acks_change, self._count_replicas, self._roles.link_changed):
+        for duty in (
+            self._replicas.acks_change, self._count_replicas,
+            self._unconfirmed.settings_change, self._roles.link_changed,
+        ):  # fmt: skip
             self._loop.call_soon(duty)
 
     def _begins_to_lead(self) -> None:
         if self.shard is None:  # a server of a shard does not call itself the leader before its replicas are there
-            self._replicas.wait_for_all()
+            self._unconfirmed.show_what_is_confirmed()
         self._count_replicas()
+
+    def _stops_leading(self) -> None:
+        if self.shard is None:  # a server of a shard goes on answering reads when its lease is over
+            self._unconfirmed.give_up_waiting()
 
     def _log_switches(self, on: bool) -> None:
         if not on and self._engine.following:
             raise ValueError("a replica keeps a log; REPLICAOF NO ONE first")
         if not on and self.shard is not None:
             raise ValueError("a server of a shard keeps a log")
+        if not on:
+            self._unconfirmed.give_up_waiting()
         self._loop.call_soon(self._replicas.replaced)
 
     def _count_replicas(self) -> None:
         """min-replicas-to-write: whether enough of them follow."""
         engine = self._engine
-        acks = self._config.replica_acks if self.shard is None else 0
-        wanted = max(self._config.min_replicas_to_write, acks)
-        lacks = bool(wanted) and not engine.following
-        lacks = lacks and self._replicas.good(self._config.min_replicas_max_lag) < wanted
+        good = self._replicas.good(self._config.min_replicas_max_lag)
         if self.shard is not None:
-            lacks = lacks or self.shard.lacks_replicas
+            too_few = self.shard.lacks_replicas
+        else:
+            too_few = not engine.following and good < self._config.replica_acks
+        lacks = too_few or (not engine.following and good < self._config.min_replicas_to_write)
         if lacks != engine.lacks_replicas:
             engine.lacks_replicas = lacks
             engine.require_gates("too few replicas", lacks)
-            if not lacks:
-                self._replicas.wait_for_all()
-                if not engine.following:
-                    engine.hide_unconfirmed(False)
-        if lacks:  # also for what the log got since
-            self._refuse_unconfirmed()
-
-    def _refuse_unconfirmed(self) -> None:
-        """Too few replicas follow: clients do not wait for them.
-
-        The leader of a shard may hand over to a node that lacks what only this server has, so it does not show that.
-        """
-        writer = self._aof.writer
-        if not isinstance(writer, FencedWriter):
-            if writer is not None:
-                writer.confirm(sys.maxsize, NOT_CONFIRMED)
-        elif writer.refuse_unconfirmed() and self._config.replica_acks:
-            self._engine.hide_unconfirmed(True)
+        engine.cannot_confirm = too_few
+        engine.freeze_or_thaw()
+        self._unconfirmed.replicas_are_too_few(too_few)
 
     # -- what replicas ask for --------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ class Roles:
         self._task: asyncio.Task[None] | None = None
         persistence.is_catching_up = self._is_catching_up
         self.on_lead: Callable[[], None] = lambda: None  # told when this server was a replica and writes by itself now
+        self.before_following: Callable[[], None] = lambda: None  # told when it will write by itself no more
         if self._config.etcd:  # it waits for what its agent says
             self._set_following(True)
         elif self._config.replicaof:
@@ -94,18 +95,20 @@ class Roles:
         engine.lazy.drain()
         engine.workers.abandon(Unblocked(DEMOTED))  # what threads would still write is not in the log
         engine.end_unit_early()  # REPLICAOF in a transaction
+        self.before_following()
         try:
             self._persistence.change_role(following=True)
         except OSError as error:
             raise ReplyError(f"the log cannot be written to its end: {error}") from None
         self._set_following(True)
+        engine.stream_members.stop()
         self._replicas.opened()  # whether replies wait for replicas depends on the role
         engine.blocking.unblock_all(DEMOTED)  # WAIT too: what it asks about may be nowhere when it could be answered
 
     def _set_following(self, on: bool) -> None:
         engine = self._engine
         engine.following = on
-        engine.keyspace.frozen = on or bool(engine.pause.until)
+        engine.freeze_or_thaw()
         engine.require_gates(FOLLOWING, on)
         self.link_changed()
 
@@ -163,6 +166,8 @@ class Roles:
         engine.require_gates("stale", engine.stale)
         if follower is None:
             return
+        if follower.state is State.CONNECTED:  # what its leader lacked is put aside
+            engine.hidden_changes.hide(False)
         if follower.state is State.CONNECTED and self.failover.step is Step.ASKED:
             self.failover.ended(None)
         elif self.failover.step is Step.ASKED and follower.refused:

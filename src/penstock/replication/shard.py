@@ -233,7 +233,7 @@ class Shard:
         if not leadership.ready and (in_sync.connected >= self._config.replica_acks or in_sync.is_past_grace):
             leadership.ready = True
             self._replicas.wait_for_all()
-            self._engine.hide_unconfirmed(False)
+            self._engine.hidden_changes.hide(False)
         if self._lacks != self.lacks_replicas:
             self._lacks = self.lacks_replicas
             self._tell(lacks=self._lacks)
@@ -359,7 +359,6 @@ class Shard:
 
     def continues(self) -> None:
         self.identity.continues(self.epoch)
-        self._engine.hide_unconfirmed(False)
 
     def copies(self) -> None:
         self.identity.renew()

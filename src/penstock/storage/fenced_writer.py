@@ -17,7 +17,7 @@ from typing import Any
 from penstock.engine.leadership import Leadership
 from penstock.storage.held_replies import Held, lose_all, send_all
 from penstock.storage.switching_writer import SwitchingWriter
-from penstock.storage.writer import NOT_CONFIRMED
+from penstock.storage.writer import refusal
 
 
 class FencedWriter(SwitchingWriter):
@@ -43,16 +43,7 @@ class FencedWriter(SwitchingWriter):
         elif self._leadership.leading:
             self._send([(write, replies)], None)
         else:  # a read, or a refusal: this server does not lead any more, and its disk refuses the end of its log
-            send_all([(write, replies)], self._refusal() if self.trouble is not None else None)
-
-    def refuse_unconfirmed(self) -> bool:
-        """Too few replicas are left: the clients that wait for them are told so. Whether there is a change that may be
-        lost, and is not to be shown.
-        """
-        waits = bool(self._confirmations) or not self.has_all
-        self._confirmations.refuse(NOT_CONFIRMED)
-        self.pending = bool(self._pieces or self._busy)
-        return waits
+            send_all([(write, replies)], refusal(self) if self.trouble is not None else None)
 
     def _in_trouble(self, error: OSError) -> None:
         super()._in_trouble(error)

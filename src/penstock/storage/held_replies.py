@@ -54,6 +54,15 @@ def lose_all(replies: list[Held]) -> None:
             logger.exception("a connection could not be closed")
 
 
+def answer_changes(replies: list[Held], answer: Callable[[list[Held]], None]) -> None:
+    """Replies that acknowledge changes, and nothing else, are answered. All others may show a change that may be lost,
+    and their connections are closed.
+    """
+    for held in replies:
+        is_change = held[1] and all(type(piece) is Unconfirmed for piece in held[1])
+        (answer if is_change else lose_all)([held])
+
+
 class Confirmations:
     """Replies to what the log has and too few replicas have yet, in order (`replica-acks`)."""
 
@@ -72,20 +81,14 @@ class Confirmations:
         """Send this behind all that waits: it may show what has yet to be confirmed."""
         self._waiting[-1][1].append(reply)
 
-    def confirm(self, offset: int, error: bytes | None = None) -> None:
-        """Send what waits for replicas to have the feed up to here; as an error, if they never will."""
+    def confirm(self, offset: int) -> None:
+        """Send what waits for replicas to have the feed up to here."""
         while self._waiting and self._waiting[0][0] <= offset:
-            _, replies, own = self._waiting.popleft()
-            self._send(replies, own or error)
+            _, replies, error = self._waiting.popleft()
+            self._send(replies, error)
 
     def refuse(self, error: bytes) -> None:
-        """Replicas will not confirm what waits. Replies that acknowledge changes, and nothing else, become errors; all
-        others may show such a change, and their connections are closed.
-        """
+        """Replicas will not confirm what waits."""
         waiting = [held for _, replies, _ in self._waiting for held in replies]
         self._waiting.clear()
-        for held in waiting:
-            if held[1] and all(type(piece) is Unconfirmed for piece in held[1]):
-                self._send([held], error)
-            else:
-                lose_all([held])
+        answer_changes(waiting, lambda replies: self._send(replies, error))

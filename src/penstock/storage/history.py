@@ -164,7 +164,7 @@ class History:
     @property
     def _moves(self) -> bool:
         """Whether this server decides what goes to files; a replica does as its leader."""
-        return self.active and not self._engine.following
+        return self.active and not (self._engine.following or self._engine.cannot_confirm)
 
     # -- start and end ----------------------------------------------------------------------------------------
 
@@ -323,7 +323,9 @@ class History:
         return any(gone)
 
     def _let_go(self, moving: Moving, segment: Segment) -> bool:
-        """These nodes are in a file: take them from memory, unless their stream has changed meanwhile."""
+        """These nodes are in a file: take them from memory, unless their stream or the role has changed meanwhile."""
+        if not self._moves:
+            return False
         messages = moving.messages()
         place = find(self._engine.keyspace, messages) if messages is not None else None
         if messages is None or place is None or place[1] in place[0].locked:

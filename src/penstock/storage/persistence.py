@@ -56,6 +56,7 @@ class Persistence:
         self._lock = FolderLock(Path(engine.config.dir))
         self.aof = AppendOnlyFile(engine, loop, engine.stats.syncs.timing(sync))
         self.on_another_log: Callable[[], None] = lambda: None  # it does not continue the one before
+        self.on_trouble: Callable[[bool], None] = lambda refuses: None  # the disk refuses the log, or takes it again
         self.is_catching_up: Callable[[], bool] = lambda: False  # a replica that was away gets what it has missed
         self._child = OneChild(engine)
         self._saves = Saves(engine, self._child, self._lock, self.aof.memory.standing, self._refuse_writes)
@@ -314,6 +315,7 @@ class Persistence:
         elif problem is None and self._engine.write_error is not None:
             logger.warning("the log can be written again")
         self._refuse_writes(problem)
+        self.on_trouble(problem is not None)
 
     def _refuse_writes(self, log_problem: str | None = None) -> None:
         """Tell the engine whether writes are refused, or only new messages of streams, and why."""

@@ -82,12 +82,12 @@ class SwitchingWriter(LogWriter):
             self.syncs += 1
             self.synced_end = self.file.end
         elif error is not None and not switch.synced:
-            self._sync_failed(error)
+            self._synced(self.file.end, error)
         if switch.file is not None:
             self.file.close()
             self.file = switch.file
         leaving, self._leaving = self._leaving, []
-        self._leave(leaving, None if switch.synced else self._refusal())
+        (self._leave if switch.synced else self._refuse)(leaving)
         switch.done(error)
 
     def _finished(self, error: OSError | None) -> None:

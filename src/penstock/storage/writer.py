@@ -31,6 +31,7 @@ would need the old value of everything a command may touch; exiting, as Redis do
 disk into an outage for readers; sending the reply as it is under the other policies, as Redis does: a kill -9 before
 there is room loses what was acknowledged. With `replica-acks` a reply claims, under each policy, that replicas have the
 change. They get what this file has, so these clients get NOREPLICAS, which says that the change was made here only.
+Other replies of the turn may show it: their connections are closed.
 
 A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
 `always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
@@ -52,7 +53,7 @@ from penstock.engine.declarations import Argv
 from penstock.engine.interfaces import LogEntry
 from penstock.storage.batches import LARGE, LENGTHS, Batch, add_lines, framed, framed_in_pieces
 from penstock.storage.files import write_pieces, write_rest
-from penstock.storage.held_replies import Confirmations, Held, send_all
+from penstock.storage.held_replies import Confirmations, Held, answer_changes, send_all
 from penstock.storage.log_thread import LogThread
 
 logger = logging.getLogger("penstock.storage")
@@ -210,7 +211,7 @@ class LogWriter:
         no reply waits: the change may have come before, from a thread, or by the command that found the disk full.
         """
         if self.trouble is not None and not self._held and not self._leaving:
-            self._leave([(write, replies)], self._refusal())
+            self._leave([(write, replies)], refusal(self))
             return
         if len(self._pieces) - self._joined > MANY:
             self._join()
@@ -313,32 +314,27 @@ class LogWriter:
         self._out_of_trouble()
         self.on_written(batch)
 
-    def _sync_here(self) -> None:
-        try:
-            self.file.sync(self._sync)
-        except OSError as error:
-            self._sync_failed(error)
-            raise
-        self._unsynced = False
-        self.sync_works = True
-        self.syncs += 1
-        self.synced_end = self.file.end
-
-    def _sync_failed(self, error: OSError) -> None:
-        self.needs_rewrite = True
-        self.sync_works = False
-        self._in_trouble(error)
+    def _synced(self, end: int, error: OSError | None = None) -> None:
+        """The file is safe from a power cut up to here; with an error, it may lack what was written to it."""
+        self.sync_works = error is None
+        if error is None:
+            self.syncs += 1
+            self.synced_end = end
+        else:
+            self.needs_rewrite = True
+            self._in_trouble(error)
 
     def _release(self, failed: bool = False) -> None:
         """Send every reply, in order; after a failure some of them as errors."""
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
-        self._leave(leaving, self._refusal() if failed else None)
+        (self._refuse if failed else self._leave)(leaving)
 
-    def _refusal(self) -> bytes:
-        """The reply to clients whose change the disk has refused."""
-        if self.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
-            return NOT_CONFIRMED
-        return f"-MISCONF Errors writing to the AOF file: {self.trouble}\r\n".encode()
+    def _refuse(self, replies: list[Held]) -> None:
+        """The disk refuses what these acknowledge, or show."""
+        if self.confirmed_by_replicas:
+            answer_changes(replies, lambda changes: self._leave(changes, NOT_CONFIRMED))
+            replies = []
+        self._leave(replies, refusal(self))
 
     def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
         """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
@@ -359,15 +355,27 @@ class LogWriter:
             self._confirmations.add(self.file.end, [])
             self.pending = True
 
-    def confirm(self, offset: int, error: bytes | None = None) -> None:
-        """Enough replicas have the feed up to here; or, with an error, they will never have it."""
-        self._confirmations.confirm(offset, error)
+    def confirm(self, offset: int) -> None:
+        """Enough replicas have the feed up to here."""
+        self._confirmations.confirm(offset)
         if not self._confirmations and not self._busy and not self._pieces:
             self.pending = False
 
+    def refuse_unconfirmed(self, give_replies: Callable[[], None]) -> bool:
+        """Too few replicas are left: the clients that wait for them are told so, also those whose replies did not come
+        to `hold` yet. Whether there is a change that may be lost, and is not to be shown.
+        """
+        if not self._confirmations and self.has_all:
+            return False
+        give_replies()
+        self._confirmations.refuse(NOT_CONFIRMED)
+        self.pending = bool(self._pieces or self._busy)
+        return True
+
     def _in_trouble(self, error: OSError) -> None:
-        self.trouble = error.strerror or str(error)
-        self._on_trouble(self.trouble)
+        trouble = error.strerror or str(error)
+        self._on_trouble(trouble)  # replies that it gives to `hold` are of before the trouble
+        self.trouble = trouble
 
     def _out_of_trouble(self) -> None:
         if self.trouble is not None and not self.needs_rewrite:
@@ -384,12 +392,7 @@ class LogWriter:
     def _finished(self, error: OSError | None) -> None:
         if self._syncing:
             self._syncing = self._sync_is_late = False
-            self.sync_works = True
-            if error is not None:
-                self._sync_failed(error)
-            else:
-                self.syncs += 1
-                self.synced_end = self._syncing_to
+            self._synced(self._syncing_to, error)
         else:
             self._busy = False
             batch, self._batch = self._batch, []
@@ -399,8 +402,7 @@ class LogWriter:
                 self._release(failed=True)
                 return
             self._out_of_trouble()
-            self.syncs += 1
-            self.synced_end = self.file.end
+            self._synced(self.file.end)
             self.on_written(batch)
             leaving, self._leaving = self._leaving, []
             self._leave(leaving)
@@ -435,8 +437,12 @@ class LogWriter:
             if self._pieces:
                 self._write_here()
             if self._unsynced and not self.needs_rewrite:
-                self._sync_here()
-        except OSError:
+                self.file.sync(self._sync)
+                self._unsynced = False
+                self._synced(self.file.end)
+        except OSError as error:
+            if self.has_all:  # so it was the sync
+                self._synced(self.file.end, error)
             self._release(failed=True)
             raise
         self._release()
@@ -456,3 +462,10 @@ class LogWriter:
             self._confirmations.refuse(NOT_CONFIRMED)  # no reply shows what replicas may lack
             self._thread.close()
             self.file.close()
+
+
+def refusal(writer: LogWriter) -> bytes:
+    """The reply to clients whose change the disk has refused."""
+    if writer.confirmed_by_replicas:  # replicas get what the file has, so no log has the change
+        return NOT_CONFIRMED
+    return f"-MISCONF Errors writing to the AOF file: {writer.trouble}\r\n".encode()

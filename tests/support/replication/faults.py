@@ -138,7 +138,7 @@ class Faults:
     def rewrite(self) -> None:
         """The leader is killed while it rewrites its log."""
         old = self._shard.leader
-        old.call("BGREWRITEAOF")
+        old.rewrite_log()
         self._pause(0.05)
         self.kill()
 

@@ -432,7 +432,7 @@ class Workers:
             engine.blocking.run_again(session)
         elif connected:
             engine.blocking.leave(waiter)
-            reply = self._carry_out(job, self._confirmed if engine.hides_unconfirmed else job.finish)
+            reply = self._carry_out(job, self._confirmed if engine.hidden_changes.concern(job.command) else job.finish)
             engine.lock_gate.release(job)
             session.unblocked(reply if isinstance(reply, RawPieces) else encode(reply, session.protocol), waiter.silent)
         else:
@@ -443,7 +443,7 @@ class Workers:
 
     def _confirmed(self, session: Session, argv: Argv) -> Reply:
         """In place of the rest of a command that began before reads were refused: it may have read what will vanish."""
-        self._engine.require_confirmed()
+        self._engine.hidden_changes.refuse_reads()
         return NO_REPLY
 
     def _carry_out(self, job: Job, handler: Handler) -> Reply:
