@@ -51,7 +51,8 @@ def test_fields_are_those_redis_has(r: redis.Redis) -> None:
         "used_memory_overhead", "used_memory_dataset", "used_memory_dataset_perc", "mem_clients_normal",
         "number_of_cached_scripts", "master_replid", "second_repl_offset", "repl_backlog_active", "multiplexing_api",
         "process_supervised", "allocator_allocated", "allocator_active", "allocator_resident", "allocator_frag_ratio",
-        "allocator_frag_bytes", "allocator_rss_ratio", "allocator_rss_bytes",
+        "allocator_frag_bytes", "allocator_rss_ratio", "allocator_rss_bytes", "redis_git_sha1", "redis_git_dirty",
+        "migrate_cached_sockets",
     ):  # fmt: skip
         assert field in info, field
 

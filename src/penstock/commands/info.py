@@ -47,6 +47,8 @@ def _server(session: Session) -> Fields:
     uptime = int(time.monotonic() - engine.stats.started)
     return {
         "redis_version": REDIS_VERSION,
+        "redis_git_sha1": "00000000",  # what a Redis that was built from its archive says
+        "redis_git_dirty": 0,
         "penstock_version": __version__,
         "redis_mode": "standalone",
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -155,6 +157,7 @@ def _stats(session: Session) -> Fields:
         "pubsub_patterns": len(publications.patterns),
         "pubsubshard_channels": len(publications.shard_channels),
         "latest_fork_usec": stats.last_fork // 1000,
+        "migrate_cached_sockets": 0,
         "total_forks": stats.forks,
         "total_error_replies": stats.errors.total(),
     }
