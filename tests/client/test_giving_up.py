@@ -444,8 +444,8 @@ def test_a_large_value_may_take_longer_than_the_server_may_be_silent(connect: Co
     with FaultProxy(("127.0.0.1", theirs.port)) as proxy:
         client = connect(proxy.url, socket_timeout=60, max_buffered_bytes=1 << 30)
         client.ping()
-        client.settings.silence_timeout = 4
-        proxy.slow_down(bytes_per_second=6 << 20)  # 32 MiB take five seconds, of which the kernel hides less than one
+        client.settings.silence_timeout = 10  # more than a busy machine keeps a thread waiting
+        proxy.slow_down(bytes_per_second=5 << 19)  # 32 MiB take 13 seconds, of which the kernel hides less than three
         assert client.set("large", bytes(32 << 20))
         assert client.counters.reconnects == 0
         client.close()
