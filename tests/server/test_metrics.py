@@ -301,3 +301,12 @@ def test_a_node_of_a_shard_shows_its_epoch() -> None:
     assert 'penstock_shard_epoch{shard="a",node="n1"} 7\n' in text
     assert 'penstock_shard_lease_seconds{shard="a",node="n1"} 1.5\n' in text
     assert 'penstock_shard_in_sync_nodes{shard="a",node="n1"} 2\n' in text
+
+
+def test_a_new_stream_is_not_taken_for_one_that_was_deleted(client: redis.Redis, port: int) -> None:
+    client.config_set("metrics-streams", 1)
+    for _ in range(10):  # memory of a deleted one is used again
+        client.flushall()
+        for name, size in (("a", 100), ("b", 101)):
+            client.execute_command("TWRITE", name, "ENTRIES", *["tag", "entry"] * size)
+        assert scrape(port).labels("redis_stream_length", "stream") == ["b", "rest"]

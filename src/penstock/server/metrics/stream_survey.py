@@ -70,7 +70,7 @@ class Survey:
         self._spent = 0.0  # seconds that the one under way has taken
         self._round = 0  # its number
         self._most = 0  # streams, and groups, that it lists
-        self._known: set[int] = set()  # the identities of streams and groups in the lists
+        self._known: set[int] = set()  # the identities of streams and groups that the last survey listed
         self.streams: dict[Place, weakref.ref[Stream]] = {}
         self.groups: dict[Place, weakref.ref[Stream]] = {}
         self.others = Others()
@@ -94,6 +94,7 @@ class Survey:
         everything = self._engine.keyspace.stream_storage.streams
         self._round += 1
         self._most = self._engine.config.metrics_streams
+        self._known = set(self._listed())
         others = Others()
         streams: list[_Listed] = []
         groups: list[_Listed] = []
@@ -115,7 +116,6 @@ class Survey:
                         yield
             yield
         self.others = others
-        self._known = {id(each.stream) for each in streams} | {id(each.group) for each in groups}
         for each in streams:
             each.stream.surveyed = each.stream.messages.last
         for each in groups:
@@ -123,6 +123,15 @@ class Survey:
             each.group.surveyed = counted_by(each.group)
         self.streams = {each.place: weakref.ref(each.stream) for each in sorted(streams, reverse=True, key=_order)}
         self.groups = {each.place: weakref.ref(each.stream) for each in sorted(groups, reverse=True, key=_order)}
+
+    def _listed(self) -> Iterator[int]:
+        """The identities of streams and groups in the lists. Those that are gone may have given theirs to others."""
+        for reference in self.streams.values():
+            if (stream := reference()) is not None:
+                yield id(stream)
+        for place, reference in self.groups.items():
+            if (stream := reference()) is not None and place.group in stream.groups:
+                yield id(stream.groups[place.group])
 
     def _weigh(
         self, best: list[_Listed], others: Others, size: float, place: Place, stream: Stream, name: bytes = b"",
