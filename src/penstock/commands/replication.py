@@ -164,7 +164,7 @@ def psync(session: Session, argv: Argv) -> Reply:
 @command(
     "REPLCONF",
     arity=-1,
-    flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY,
+    flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY | Flag.NO_MULTI,
     group="server",
     syntax="[option value ...] | ACK offset [FACK offset [EPOCH epoch]] | FILES | SIZE name | READ name start count",
 )

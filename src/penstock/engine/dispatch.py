@@ -298,11 +298,12 @@ class Engine:
         """`with engine.unit():` everything logged inside is one atomic entry of the log."""
         return _Unit(self) if self.log is not None else _NO_UNIT
 
-    def end_unit_early(self) -> None:
-        """Log what the unit has so far: the log is about to become another one's."""
-        if self._unit and self.log is not None:
-            entries, self._unit = self._unit, []
-            self.log(entries)
+    def require_nothing_written(self) -> None:
+        """Refuse to change the log, or its server's role, in a transaction that has written: the log gets its changes
+        at its end, and they would be acknowledged as if this log still counted.
+        """
+        if self._unit:
+            raise ReplyError("this transaction has written already: send the command before its writes, or by itself")
 
     def _log_expired(self, database: Database, key: bytes) -> None:
         self.propagate(database, [[b"DEL", key]])

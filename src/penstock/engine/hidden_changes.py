@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.session import Session
 
+REFUSED = (
+    "Not enough good replicas to read: some changes are only here, and may be lost. Start replicas, or use CONFIG SET "
+    "replica-acks 0 to see them."
+)
+
 
 class HiddenChanges:
     """See the top of this file. True while there are some."""
@@ -33,18 +38,16 @@ class HiddenChanges:
             self._engine.require_gates("hidden changes", on)
 
     def concern(self, command: Command) -> bool:
-        """Whether there are some, and this command may have read them in a thread. One that runs while the data is
-        loaded, such as REPLCONF READ of a replica that copies everything, reads none.
+        """Whether there are some, and this command may have read them before they were hidden: in a thread, or earlier
+        in a transaction. One that runs while the data is loaded, such as REPLCONF READ of a replica that copies
+        everything, reads none, and neither does an operator's.
         """
-        return self._are_there and Flag.LOADING not in command.flags
+        return self._are_there and not command.flags & (Flag.LOADING | Flag.ADMIN)
 
     def refuse_reads(self) -> None:
         """For a command that passed the gates before there were hidden changes."""
         if self._are_there:
-            raise NoReplicas(
-                "Not enough good replicas to read: some changes are only here, and may be lost. Start replicas, or use "
-                "CONFIG SET replica-acks 0 to see them."
-            )
+            raise NoReplicas(REFUSED)
 
     def gate(self, session: Session, command: Command, argv: Argv) -> None:
         """Refuse whatever may read."""

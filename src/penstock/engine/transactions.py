@@ -16,8 +16,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv, Command, Reply
+from penstock.engine.hidden_changes import REFUSED
 from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
-from penstock.protocol.errors import ExecAbort, NoPerm, ReplyError
+from penstock.protocol.errors import ExecAbort, NoPerm, NoReplicas, ReplyError
 from penstock.protocol.resp import NULL_ARRAY
 
 if TYPE_CHECKING:
@@ -124,10 +125,16 @@ def _run_queue(session: Session, transaction: Transaction, refusals: dict[int, R
     may_block, session.may_block = session.may_block, False
     try:
         with engine.unit():
-            return [
+            replies = [
                 refusals.get(at) or _reply(session, command, argv)
                 for at, (command, argv) in enumerate(transaction.queue)
             ]
+        if engine.hidden_changes:  # since a REPLICAOF among them: what was read before it may be lost
+            replies = [
+                NoReplicas(REFUSED) if engine.hidden_changes.concern(command) else reply
+                for reply, (command, _) in zip(replies, transaction.queue, strict=True)
+            ]
+        return replies
     finally:
         session.may_block = may_block
 

@@ -194,6 +194,7 @@ class Replication:
         if self.shard is not None:
             raise ReplyError(MANAGED)
         self._roles.lead()
+        self._engine.require_nothing_written()
 
     def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
         return self._waits.wait(session, local, replicas, timeout, synced)
@@ -205,6 +206,7 @@ class Replication:
         self._roles.failover.abort()
 
     def publish(self, words: Argv) -> None:
+        self._engine.require_nothing_written()
         for link in self._replicas.links.values():
             link.tell(*words)
 

@@ -94,7 +94,6 @@ class Roles:
         engine = self._engine
         engine.lazy.drain()
         engine.workers.abandon(Unblocked(DEMOTED))  # what threads would still write is not in the log
-        engine.end_unit_early()  # REPLICAOF in a transaction
         self.before_following()
         try:
             self._persistence.change_role(following=True)
