@@ -249,6 +249,27 @@ def test_replies_wait_until_replicas_have_what_the_log_had(everysec: Bench) -> N
     assert everysec.sent[2:] == [b"a read", b"another"]
 
 
+def test_no_reply_waits_for_replicas_that_have_what_the_log_has(everysec: Bench) -> None:
+    everysec.writer.confirmed_by_replicas = True
+    everysec.set(b"a")
+    everysec.loop.run()
+    assert everysec.sent == []
+    everysec.writer.confirm(everysec.writer.file.end)
+    everysec.disk.gate.release(10)
+    everysec.writer.drain()
+    everysec.writer.switch(lambda: LogFile(everysec.path, everysec.writer.file.start), lambda error: None)
+    assert everysec.writer.has_all and not everysec.writer.refuse_unconfirmed(lambda: None)
+    everysec.reply(b"during the switch")
+    everysec.loop.run_next_from_thread()
+    everysec.reply(b"after it")
+    assert everysec.sent == [b"+OK\r\n", b"during the switch", b"after it"]
+    everysec.writer.wait_for_replicas()  # others came
+    everysec.reply(b"a read")
+    assert everysec.sent[3:] == []
+    everysec.writer.confirm(everysec.writer.file.end)
+    assert everysec.sent[3:] == [b"a read"]
+
+
 def test_under_everysec_replies_leave_once_it_is_written(everysec: Bench) -> None:
     everysec.set(b"a")
     assert everysec.sent == []

@@ -97,6 +97,7 @@ class Blocking:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.count = 0  # blocked clients, for INFO
+        self._held_back: dict[tuple[Database, bytes], None] = {}  # with waiters that may write, and replicas too few
 
     def enter(self, waiter: Waiter) -> None:
         """Start waiting."""
@@ -212,6 +213,13 @@ class Blocking:
             for database, key in changed:
                 self._serve_key(database, key)
 
+    def resume_writes(self) -> None:
+        """There are replicas enough to write again: serve what waited for that."""
+        if self._held_back:
+            self._engine.keyspace.ready.extend(self._held_back)
+            self._held_back.clear()
+            self.serve()
+
     def _serve_key(self, database: Database, key: bytes) -> None:
         """Offer a key to its waiters until it is used up.
 
@@ -261,6 +269,9 @@ class Blocking:
     def _retry(self, waiter: Waiter, key: bytes) -> bytes | None:
         """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
+        if self._engine.lacks_replicas and waiter.command.may_write(waiter.argv):
+            self._held_back[waiter.database, key] = None
+            return None
         try:
             self._engine.hidden_changes.refuse_reads()
             self._engine.require_disk(waiter.session, waiter.command, waiter.argv)

@@ -247,10 +247,13 @@ class Replicas:
         If replies wait for them (`replica-acks`), they must also have got on: a replica whose disk is full gives signs
         of life, and all clients would wait for it.
         """
-        now, waits = self.now(), self._engine.config.replica_acks > 0
+        now, config = self.now(), self._engine.config
         links = [link for link in self.links.values() if link.position is not None]
-        since = [min(link.heard, link.goal_set) if waits else link.heard for link in links]
-        return sum(not seconds or now - moment <= seconds for moment in since)
+        if seconds:
+            links = [link for link in links if now - link.heard <= seconds]
+        if config.replica_acks:
+            links = [link for link in links if now - link.goal_set <= (seconds or config.repl_timeout)]
+        return len(links)
 
     # -- full copies ------------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class Replication:
         self._roles.start()
         if self.shard is not None:
             self.shard.start()
+        elif self._engine.following:
+            self._unconfirmed.started_as_replica()
         else:  # the log may end with what no replica has
             self._replicas.wait_for_all()
         self._count_replicas()
@@ -103,9 +105,10 @@ class Replication:
             raise ValueError("a replica keeps a log; REPLICAOF NO ONE first")
         if not on and self.shard is not None:
             raise ValueError("a server of a shard keeps a log")
-        if not on:
-            self._unconfirmed.give_up_waiting()
-        self._loop.call_soon(self._replicas.replaced)
+        if not on and self._config.replica_acks and self._aof.manifest.base:
+            raise ValueError("replica-acks needs the log, which is what replicas get: CONFIG SET replica-acks 0 first")
+        if on != (self._aof.writer is not None):
+            self._loop.call_soon(self._replicas.replaced)
 
     def _count_replicas(self) -> None:
         """min-replicas-to-write: whether enough of them follow."""
@@ -115,13 +118,16 @@ class Replication:
             too_few = self.shard.lacks_replicas
         else:
             too_few = not engine.following and good < self._config.replica_acks
-        lacks = too_few or (not engine.following and good < self._config.min_replicas_to_write)
+        fewest = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0  # as in Redis
+        lacks = too_few or (not engine.following and good < fewest)
         if lacks != engine.lacks_replicas:
             engine.lacks_replicas = lacks
             engine.require_gates("too few replicas", lacks)
         engine.cannot_confirm = too_few
         engine.freeze_or_thaw()
         self._unconfirmed.replicas_are_too_few(too_few)
+        if not lacks:
+            engine.blocking.resume_writes()
 
     # -- what replicas ask for --------------------------------------------------------------------------------
 
@@ -188,25 +194,25 @@ class Replication:
     def follow(self, host: str, port: int) -> None:
         if self.shard is not None:
             raise ReplyError(MANAGED)
+        self._engine.require_nothing_written()
         self._roles.follow(host, port)
 
     def lead(self) -> None:
         if self.shard is not None:
             raise ReplyError(MANAGED)
         self._roles.lead()
-        self._engine.require_nothing_written()
 
     def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
         return self._waits.wait(session, local, replicas, timeout, synced)
 
     def fail_over(self, target: tuple[str, int] | None, timeout: int, force: bool) -> None:
+        self._engine.require_nothing_written()
         self._roles.failover.start(target, timeout, force)
 
     def abort_failover(self) -> None:
         self._roles.failover.abort()
 
     def publish(self, words: Argv) -> None:
-        self._engine.require_nothing_written()
         for link in self._replicas.links.values():
             link.tell(*words)
 

@@ -40,6 +40,11 @@ class UnconfirmedChanges:
         if writer.refuse_unconfirmed(self._engine.give_replies):
             self._engine.hidden_changes.hide(True)
 
+    def started_as_replica(self) -> None:
+        """This server may have led when it ended, and its log may end with what its next leader lacks."""
+        if self._engine.config.replica_acks and self._replicas.aof.manifest.own:
+            self._engine.hidden_changes.hide(True)
+
     def disk_refuses(self, refuses: bool) -> None:
         """The log cannot be written, or it can be again."""
         if not refuses and not self._engine.following:

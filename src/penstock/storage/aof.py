@@ -103,7 +103,7 @@ class AppendOnlyFile:
         self.finish_switch_and_install()
         for path in self.folder.glob(f"{TEMPORARY}copy-*.base"):
             path.unlink(missing_ok=True)
-        self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end)))
+        self.list_files(replace(self.manifest, lineage=self.lineage.continued(self.feed.end), own=True))
 
     def list_files(self, manifest: Manifest) -> None:
         """These are the files of the log from now on."""
@@ -251,8 +251,8 @@ class AppendOnlyFile:
     def follow(self, lineage: Lineage) -> None:
         """The leader that is followed has this lineage, and so has this log from now on."""
         self.finish_switch_and_install()
-        if lineage != self.lineage:
-            self.list_files(replace(self.manifest, lineage=lineage))
+        if self.manifest.own or lineage != self.lineage:
+            self.list_files(replace(self.manifest, lineage=lineage, own=False))
 
     def replace_by(self, base: Path, start: int, lineage: Lineage) -> None:
         """A copy of a leader's base, and nothing yet of the feed from `start` on, take the place of this log.

@@ -1,6 +1,7 @@
 """The list of files that make up the log: one base, then increments in order. A text file, replaced atomically.
 
     #state on
+    #own
     #feed 3f0c2d4b6a81950e7d2c4b6a81950e7d2c4b6a81 0
     file appendonly.aof.2.base.pns seq 2 type b
     file appendonly.aof.3.incr.aof seq 3 type i startoffset 70125
@@ -14,7 +15,7 @@ An increment says at which offset of the feed it begins, and the lines #feed are
 older version has neither. History with an offset is kept for replicas, which may have to read it.
 
 The line #state says whether every change goes to this log, or it was turned off on purpose: log_or_snapshot.py goes by
-it.
+it. The line #own says that its last feed is of the server that has it, and not of a leader that this server follows.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Manifest:
     starts: Mapping[str, int] = field(default_factory=dict)  # of increments, kept ones too: where they are in the feed
     lineage: Lineage = field(default_factory=Lineage)
     state: State = State.UNKNOWN
+    own: bool = False  # the lineage ends with a feed that this server began
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,6 +63,7 @@ class Manifest:
         rows = [(self.base, "b")] if self.base else []
         rows += [(name, "i") for name in self.increments] + [(name, "h") for name in self.history]
         text = f"#state {self.state.value}\n" if self.state.value else ""
+        text += "#own\n" if self.own else ""
         text += "".join(f"#feed {feed} {start}\n" for feed, start in self.lineage.feeds)
         for name, kind in rows:
             start = f" startoffset {self.starts[name]}" if name in self.starts else ""
@@ -92,7 +95,7 @@ def read(path: Path) -> Manifest:
     history: list[str] = []
     starts: dict[str, int] = {}
     feeds: list[tuple[str, int]] = []
-    state = State.UNKNOWN
+    state, own = State.UNKNOWN, False
     for line in path.read_text("utf-8", "replace").splitlines(keepends=True):
         begin, offset = offset, offset + len(line.encode())
         if (feed := _feed(line.strip())) is not None:
@@ -100,6 +103,9 @@ def read(path: Path) -> Manifest:
             continue
         if (mark := _state(line.strip())) is not None:
             state = State(mark[1])
+            continue
+        if line.strip() == "#own":
+            own = True
             continue
         found = _line(line.strip())
         if found is None or not line.endswith("\n") or (found[3] == "b" and (base or increments)):
@@ -113,7 +119,7 @@ def read(path: Path) -> Manifest:
         last = max(last, int(found[2]))
     if not base:
         raise StorageError(path, 0, "the manifest lists no base", "Restore the file")
-    return Manifest(base, tuple(increments), tuple(history), last, starts, Lineage(tuple(feeds)), state)
+    return Manifest(base, tuple(increments), tuple(history), last, starts, Lineage(tuple(feeds)), state, own)
 
 
 def base_name(prefix: str, sequence: int) -> str:

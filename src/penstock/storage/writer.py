@@ -153,6 +153,7 @@ class LogWriter:
         self._held: list[Held] = []  # replies that wait for _pieces
         self._leaving: list[Held] = []  # replies that wait for the batch the thread has
         self._confirmations = Confirmations(self._send)  # replies that wait for replicas
+        self._confirmed_end = -1  # replicas have the feed up to here; -1: not known
         self._planned = False  # a flush will come
         self._batch: Batch = []  # the batch the thread has
         self._busy = False  # the thread has a batch
@@ -247,7 +248,7 @@ class LogWriter:
     @property
     def has_all(self) -> bool:
         """Whether everything that was logged is in the file."""
-        return not self._pieces and not self._busy
+        return not self._pieces and not self._batch
 
     @property
     def waiting_bytes(self) -> int:
@@ -338,7 +339,8 @@ class LogWriter:
 
     def _leave(self, replies: list[Held], error: bytes | None = None) -> None:
         """The log has what these acknowledge, or there is an error: send them, or have them wait for replicas."""
-        if self._confirmations or (self.confirmed_by_replicas and error is None):
+        lacks = self.confirmed_by_replicas and error is None and self.file.end > self._confirmed_end
+        if self._confirmations or lacks:
             self._confirmations.add(self.file.end, replies, error)
             self.pending = True
         else:
@@ -351,12 +353,14 @@ class LogWriter:
 
     def wait_for_replicas(self) -> None:
         """Have replies wait until replicas confirm all that the file has now: they may lack some of it."""
+        self._confirmed_end = -1
         if self.confirmed_by_replicas:
             self._confirmations.add(self.file.end, [])
             self.pending = True
 
     def confirm(self, offset: int) -> None:
         """Enough replicas have the feed up to here."""
+        self._confirmed_end = max(self._confirmed_end, min(offset, self.file.end))
         self._confirmations.confirm(offset)
         if not self._confirmations and not self._busy and not self._pieces:
             self.pending = False
