@@ -137,6 +137,21 @@ def test_a_server_of_redis_cannot_be_followed(world: Servers, caplog: pytest.Log
     assert not list((world.folder("one") / "appendonlydir").glob("*.diverged"))
 
 
+def test_a_server_of_redis_that_is_told_to_follow_keeps_its_data(world: Servers) -> None:
+    one = world.start("one")
+
+    def errors(code: str) -> int:
+        return int(one.client.info("errorstats").get(f"errorstat_{code}", {}).get("count", 0))
+
+    others = errors("ERR")
+    with RedisServer() as server, redis.Redis(port=server.port) as client:
+        client.mset({f"k{n}": "x" * 100 for n in range(20)})
+        client.execute_command("REPLICAOF", "127.0.0.1", one.server.port)
+        wait_until(lambda: errors("NOMASTERLINK") == 2)
+        assert client.dbsize() == 20
+        assert errors("ERR") == others, "it does not send SYNC"
+
+
 def links_are_down(*pairs: Pair) -> bool:
     return not any(is_up(pair) for pair in pairs)
 

@@ -403,8 +403,10 @@ def test_following_needs_a_log_on_both_sides(world: Servers, leader: Pair) -> No
     without = world.start("without", appendonly=False)
     with pytest.raises(redis.ResponseError, match="appendonly yes"):
         without.follow(leader)
-    with pytest.raises(redis.ResponseError, match="appendonly yes"):
-        without.client.execute_command("PSYNC", "?", -1)
+    with without.client.client() as connection:
+        connection.execute_command("REPLCONF", "capa", "penstock")
+        with pytest.raises(redis.ResponseError, match="appendonly yes"):
+            connection.execute_command("PSYNC", "?", -1)
     replica = world.start("replica", leader)
     with pytest.raises(redis.ResponseError, match="a replica keeps a log"):
         replica.client.config_set("appendonly", "no")

@@ -147,7 +147,7 @@ def _to_timeout(session: Session, argv: Argv) -> int:
     syntax="feed offset [FAILOVER | FORCE]",
 )
 def psync(session: Session, argv: Argv) -> Reply:
-    """Ask for the log from an offset on: for replicas, which are Penstock servers too.
+    """Ask for the log from an offset on: for replicas, which are Penstock servers and said `REPLCONF capa penstock`.
 
     CONTINUE and the lineage of the log are answered if it follows, and COPY if everything must be copied first.
     FAILOVER: the one that asks has led until now, and hands over to a replica that has everything; FORCE: although it

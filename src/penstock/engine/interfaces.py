@@ -111,7 +111,8 @@ class Replication(Protocol):
         """
 
     def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
-        """PSYNC: send the feed from an offset on, or say that everything must be copied first.
+        """PSYNC: send the feed from an offset on, or say that everything must be copied first. An error for a server
+        that has not said that it is one of Penstock.
 
         `order`: the one that asks was our leader, and hands over to us: FAILOVER, if we have everything, or FORCE.
         """

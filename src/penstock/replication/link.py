@@ -18,6 +18,8 @@ from penstock.replication.frames import out_of_band
 if TYPE_CHECKING:
     from penstock.replication.replicas import Replicas
 
+CAPABILITY = "penstock"
+"""What a replica says in REPLCONF capa: it understands this feed. A server of Redis ignores such a word."""
 PIECE = 1 << 18
 """Bytes that are read from a file at a time."""
 ENOUGH = 1 << 19
@@ -36,6 +38,7 @@ class Link:
         self.port = 0  # where it listens
         self.node, self.log = "", ""  # of a replica of a shard: its name, and the id of its log
         self.epoch = 0  # in which it follows
+        self.understands = False  # the feed, as it has said (CAPABILITY)
         self.base: int | None = None  # descriptor of the base that it copies
         self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC
         self.needs = 0  # the feed from here on must be kept for it

@@ -16,13 +16,21 @@ from penstock.protocol.errors import NoMasterLink, ReplyError
 from penstock.replication.copying import show_lineage
 from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
 from penstock.replication.follower import State
-from penstock.replication.link import Link
+from penstock.replication.link import CAPABILITY, Link
 from penstock.replication.replicas import Replicas
 from penstock.replication.roles import Roles
 from penstock.replication.shard import MANAGED, Shard
 from penstock.replication.unconfirmed_changes import UnconfirmedChanges
 from penstock.replication.waits import Waits
 from penstock.storage.persistence import Persistence
+
+NO_REDIS = (
+    "This is a Penstock server, and a Redis server cannot be its replica: say REPLICAOF NO ONE there. Only Penstock "
+    "servers can follow it; they say REPLCONF capa penstock before PSYNC."
+)
+"""A server of Redis logs this once a second. After an error of another kind (ERR) it would connect again at once, many
+hundred times a second.
+"""
 
 _is_name = re.compile(rb"[0-9A-Za-z._-]{1,255}").fullmatch
 _is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
@@ -146,6 +154,8 @@ class Replication:
                 if not _is_name(value):
                     raise ReplyError(f"REPLCONF {name.decode()} takes a name of letters, digits, dots and dashes")
                 setattr(link, name.decode(), value.decode())
+            elif name == b"capa":
+                link.understands = link.understands or value == CAPABILITY.encode()
             elif name == b"epoch":
                 self._admit(link, to_integer(value))
 
@@ -162,6 +172,9 @@ class Replication:
         self._replicas.acknowledged(session, offset, synced)
 
     def start_feed(self, session: Session, feed: str, offset: int, order: str) -> Reply:
+        link = self._replicas.links.get(session.id)
+        if link is None or not link.understands:
+            raise NoMasterLink(NO_REDIS)
         if order and self.shard is not None:
             raise ReplyError(MANAGED)
         if order and self._engine.following:  # else it was asked before, and the answer was lost
