@@ -194,16 +194,6 @@ def test_the_feed_lets_readers_of_a_replica_end_but_waits_for_none_forever(
         reader.connection_pool.release(connection)
 
 
-def test_subscribers_of_a_replica_get_what_is_published_at_its_leader(world: Servers, leader: Pair) -> None:
-    replica = world.start("replica", leader)
-    caught_up(leader, replica)
-    with replica.client.pubsub() as subscriber:
-        subscriber.subscribe("news")
-        assert subscriber.get_message(timeout=60)["type"] == "subscribe"
-        leader.client.publish("news", "hello")
-        assert subscriber.get_message(timeout=60)["data"] == b"hello"
-
-
 def test_replicas_of_replicas(world: Servers, leader: Pair) -> None:
     middle = world.start("middle", leader)
     last = world.start("last", middle)

@@ -90,6 +90,21 @@ def test_wait_does_not_count_what_the_leaders_disk_refuses(both: tuple[Limited, 
     assert leader.client.get("k") == b"y" * 1000
 
 
+def test_a_message_waits_for_a_change_before_it_that_the_leaders_disk_refuses(both: tuple[Limited, Limited]) -> None:
+    leader, replica = both
+    with replica.client.pubsub() as subscriber:
+        subscriber.subscribe("news")
+        assert subscriber.get_message(timeout=60)["type"] == "subscribe"
+        leader.allow(10)
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            leader.client.set("k", "x" * 1000)
+        leader.client.publish("news", "hello")
+        assert leader.client.wait(1, 300) == 0
+        leader.allow(None)
+        assert subscriber.get_message(timeout=60)["data"] == b"hello"
+        assert replica.client.get("k") == b"x" * 1000
+
+
 def test_what_the_disk_refuses_is_not_shown_though_replicas_come_and_settings_change(
     both: tuple[Limited, Limited],
 ) -> None:

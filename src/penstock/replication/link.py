@@ -9,6 +9,7 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ class Link:
         self._waiting = 0  # bytes that its connection has yet to send
         self._file: int | None = None
         self._path: Path | None = None  # of that file
-        self._messages: list[bytes] = []  # out of band, until it has caught up
+        self._words: deque[bytes] = deque()  # out of band, until it has caught up
+        self._published: deque[tuple[int, bytes]] = deque()  # each behind so much of the feed
 
     @property
     def online(self) -> bool:
@@ -81,7 +83,7 @@ class Link:
             return
         if self.position == self._replicas.end - len(batch) and self._waiting < ENOUGH:
             self._send(batch)
-            self._say_messages()
+            self._say_what_waits()
         else:
             self.pump()
 
@@ -96,7 +98,7 @@ class Link:
                 self._replicas.lost(self, str(error))
                 return
             self._send(data)
-        self._say_messages()
+        self._say_what_waits()
 
     def has_room(self) -> None:
         """Its connection has sent nearly everything."""
@@ -105,14 +107,25 @@ class Link:
 
     def tell(self, *words: bytes) -> None:
         """Send a command that is not logged, when it has caught up."""
-        if len(self._messages) < MOST_MESSAGES:
-            self._messages.append(out_of_band(*words))
-            self._say_messages()
+        if len(self._words) < MOST_MESSAGES:
+            self._words.append(out_of_band(*words))
+            self._say_what_waits()
 
-    def _say_messages(self) -> None:
-        if self._messages and self.online and self._waiting < ENOUGH:
-            messages, self._messages = self._messages, []
-            self._waiting = self.session.output.send_now(b"".join(messages))
+    def publish(self, frames: bytes, behind: int) -> None:
+        """Send messages for its subscribers, when it has caught up and was sent the feed up to `behind`."""
+        if len(self._published) < MOST_MESSAGES:
+            self._published.append((behind, frames))
+            self._say_what_waits()
+
+    def _say_what_waits(self) -> None:
+        while self.online and self._waiting < ENOUGH:
+            if self._words:
+                frames = self._words.popleft()
+            elif self._published and self._published[0][0] <= self._replicas.end:
+                _, frames = self._published.popleft()
+            else:
+                return
+            self._waiting = self.session.output.send_now(frames)
 
     def _send(self, data: bytes) -> None:
         assert self.position is not None

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import Engine
-from penstock.engine.session import Session
+from penstock.engine.session import LOST, Session
 from penstock.protocol.errors import ReplyError
+from penstock.replication.frames import out_of_band
 from penstock.replication.link import Link
 from penstock.storage import snapshot
 from penstock.storage.batches import Batch
@@ -45,6 +47,7 @@ class Replicas:
         self.always_told = False  # replicas say after each batch what they have, also with `replica-acks 0`
         self.full_copies = self.continued = 0  # for INFO
         self.refused = 0  # replicas that wanted to continue and must copy everything
+        self._published: list[bytes] = []  # messages of this turn of the loop, as frames
         self._acks = 0  # `replica-acks`, as replies wait for it
         self._last_gone = -1.0  # when the last of them went; -1: there was none yet
         self._last_ping = 0.0
@@ -170,11 +173,15 @@ class Replicas:
 
     def _begin_after_reply(self, link: Link, offset: int) -> None:
         """The reply was made a moment ago, and may have to wait for the log. The feed, which does not, waits for it."""
+        self._after_replies(lambda _: self._begin(link, offset), [])
+
+    def _after_replies(self, write: Callable[[bytes], None], pieces: list[bytes | memoryview]) -> None:
+        """Write this as if it were the reply to a command that ran now."""
         commit = self._engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self._begin(link, offset), [])
+            commit.hold(write, pieces)
         else:
-            self._begin(link, offset)
+            write(b"".join(pieces))
 
     def _begin(self, link: Link, offset: int) -> None:
         if link.session.id in self.links:
@@ -254,6 +261,33 @@ class Replicas:
         if config.replica_acks:
             links = [link for link in links if now - link.goal_set <= (seconds or config.repl_timeout)]
         return len(links)
+
+    # -- messages for subscribers -----------------------------------------------------------------------------
+
+    def publish(self, words: Argv) -> None:
+        """Have the subscribers of replicas get a message, behind the changes before it.
+
+        It waits for the end of this turn: what a transaction or a script has changed is logged when that ends. Then it
+        waits as a reply does, so `replica-acks` holds for it too.
+        """
+        if not self.links:
+            return
+        if not self._published:
+            self._engine.timers.call_later(0, self._turn_ends)
+        self._published.append(out_of_band(*words))
+
+    def _turn_ends(self) -> None:
+        published, self._published = self._published, []
+        self._after_replies(self._pass_on, [*published])
+
+    def _pass_on(self, frames: bytes) -> None:
+        """The log has all that came before, but for what the disk refuses: that will be one batch, and these wait."""
+        if frames is LOST:
+            return
+        writer = self.aof.writer
+        refused = writer is not None and writer.trouble is not None and not writer.has_all
+        for link in self.links.values():
+            link.publish(frames, self.end + refused)
 
     # -- full copies ------------------------------------------------------------------------------------------
 

@@ -226,8 +226,7 @@ class Replication:
         self._roles.failover.abort()
 
     def publish(self, words: Argv) -> None:
-        for link in self._replicas.links.values():
-            link.tell(*words)
+        self._replicas.publish(words)
 
     def role(self) -> list[Reply]:
         return describe_role(self._replicas, self._roles.follower, self._leads)
