@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,12 @@ class Feed:
 
     def say(self, *words: str) -> None:
         self.connection.sendall(pack(*[word.encode() for word in words]))
+
+    def read_to_end(self) -> None:
+        """Read until the connection is closed."""
+        with contextlib.suppress(ConnectionResetError):
+            while self.connection.recv(1 << 16):
+                pass
 
     def acknowledge(self) -> None:
         """Claim to have all that the leader has."""
@@ -117,3 +125,43 @@ def test_messages_reach_the_subscribers_of_replicas_in_order(world: Servers) -> 
             pipe.execute()
         leader.client.publish("news", 10)
         assert [subscriber.get_message(timeout=60)["data"] for _ in range(11)] == [b"%d" % n for n in range(11)]
+
+
+def test_messages_for_a_slow_replica_wait_however_many_they_are(world: Servers) -> None:
+    leader = world.start("leader")
+    with feed_of(leader) as feed:
+        for _ in range(20):  # more than its connection takes
+            leader.client.set("k", b"x" * 300_000)
+        for n in range(1500):
+            leader.client.publish("news", f"<{n}>")
+        assert re.findall(rb"<(\d+)>", feed.read_to(b"<1499>")) == [b"%d" % n for n in range(1500)]
+
+
+def test_a_replica_that_does_not_take_messages_is_disconnected_at_the_limit(
+    world: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = world.start("leader")
+    leader.client.config_set("client-output-buffer-limit", "replica 20000000 0 0")
+    with feed_of(leader), caplog.at_level(logging.WARNING):
+        unsent = [0]
+        while found := leader.client.client_list(_type="replica"):
+            unsent.append(int(found[0]["omem"]))
+            assert len(unsent) < 100, "it was never closed"
+            leader.client.publish("news", b"x" * 1_000_000)
+        assert 10_000_000 < max(unsent) < 30_000_000
+    assert "client-output-buffer-limit replica" in caplog.text
+
+
+def test_messages_that_wait_for_enough_replicas_count_for_the_limit(
+    world: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = world.start("leader", replica_acks=1)
+    leader.client.config_set("client-output-buffer-limit", "replica 4000000 0 0")
+    with feed_of(leader) as feed, connected(leader) as writer, caplog.at_level(logging.WARNING):
+        feed.acknowledge()
+        wait_until(lambda: answers(leader.client))
+        message = pack(b"PUBLISH", b"news", b"x" * 1_000_000)
+        writer.sendall(pack(b"SET", b"k", b"CHANGE") + message * 8)
+        feed.read_to(b"CHANGE")
+        feed.read_to_end()
+    assert "client-output-buffer-limit replica" in caplog.text

@@ -72,6 +72,10 @@ LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
 class ReplicaLink(Protocol):
     """What a connection must know of the replica at its other end."""
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for it, beside those in its connection."""
+
     def has_room(self) -> None:
         """The connection takes more."""
 
@@ -84,6 +88,9 @@ class Output(Protocol):
 
     def send_now(self, data: bytes) -> int:
         """Send to a replica, which gets no other replies: not after the log is on disk. How many bytes now wait."""
+
+    def check_unsent(self) -> None:
+        """More waits for this client: end the connection if that is too much."""
 
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
@@ -106,6 +113,9 @@ class Nowhere:
 
     def send_now(self, data: bytes) -> int:
         return 0
+
+    def check_unsent(self) -> None:
+        return
 
     def close(self, after_reply: bool) -> None:
         return

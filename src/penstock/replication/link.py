@@ -1,7 +1,8 @@
 """The leader's side of one replica: it is sent the feed from the log's files, as fast as it takes it.
 
-Nothing is buffered for a replica that is behind: what it has not got yet is in the files of the log, which are kept for
-it (`Replicas.keep_from`). Only a replica that has everything gets new batches from memory.
+No change is buffered for a replica that is behind: what it has not got yet is in the files of the log, which are kept
+for it (`Replicas.keep_from`). Only a replica that has everything gets new batches from memory. Messages for its
+subscribers are in no file, so they do wait in memory, up to client-output-buffer-limit; then its connection is closed.
 
 Owned by the loop thread.
 """
@@ -25,8 +26,6 @@ PIECE = 1 << 18
 """Bytes that are read from a file at a time."""
 ENOUGH = 1 << 19
 """Bytes that may wait in a connection before no more is sent."""
-MOST_MESSAGES = 1000
-"""Messages beside the feed that wait for a replica which is behind; more are dropped, as for a slow subscriber."""
 
 
 class Link:
@@ -42,6 +41,7 @@ class Link:
         self.understands = False  # the feed, as it has said (CAPABILITY)
         self.base: int | None = None  # descriptor of the base that it copies
         self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC
+        self.follows = False  # it gets the feed, or will when the answer to PSYNC has left
         self.needs = 0  # the feed from here on must be kept for it
         self.acknowledged = 0  # it has appended the feed up to here
         self.synced = 0  # and this much of it is safe from a power cut
@@ -55,6 +55,7 @@ class Link:
         self._path: Path | None = None  # of that file
         self._words: deque[bytes] = deque()  # out of band, until it has caught up
         self._published: deque[tuple[int, bytes]] = deque()  # each behind so much of the feed
+        self._size = 0  # bytes of both
 
     @property
     def online(self) -> bool:
@@ -107,15 +108,29 @@ class Link:
 
     def tell(self, *words: bytes) -> None:
         """Send a command that is not logged, when it has caught up."""
-        if len(self._words) < MOST_MESSAGES:
-            self._words.append(out_of_band(*words))
+        if self.follows:
+            frame = out_of_band(*words)
+            self._words.append(frame)
+            self._size += len(frame)
             self._say_what_waits()
 
     def publish(self, frames: bytes, behind: int) -> None:
         """Send messages for its subscribers, when it has caught up and was sent the feed up to `behind`."""
-        if len(self._published) < MOST_MESSAGES:
+        if self.follows:
             self._published.append((behind, frames))
+            self._size += len(frames)
             self._say_what_waits()
+            self.check_unsent()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait in memory, beside those in its connection."""
+        return self._size + self._replicas.held if self.follows else 0
+
+    def check_unsent(self) -> None:
+        """Close its connection if more waits than client-output-buffer-limit allows. It will go on where it was."""
+        if self.unsent and not self.session.closing:
+            self.session.output.check_unsent()
 
     def _say_what_waits(self) -> None:
         while self.online and self._waiting < ENOUGH:
@@ -125,6 +140,7 @@ class Link:
                 _, frames = self._published.popleft()
             else:
                 return
+            self._size -= len(frames)
             self._waiting = self.session.output.send_now(frames)
 
     def _send(self, data: bytes) -> None:
@@ -145,6 +161,10 @@ class Link:
 
     def close(self) -> None:
         """Its connection has ended, or must."""
+        self.follows = False
+        self._words.clear()
+        self._published.clear()
+        self._size = 0
         self._close_file()
         self._close_base()
         self.session.output.close(after_reply=False)

@@ -48,6 +48,7 @@ class Replicas:
         self.full_copies = self.continued = 0  # for INFO
         self.refused = 0  # replicas that wanted to continue and must copy everything
         self._published: list[bytes] = []  # messages of this turn of the loop, as frames
+        self.held = 0  # bytes of these and of those that wait as replies do
         self._acks = 0  # `replica-acks`, as replies wait for it
         self._last_gone = -1.0  # when the last of them went; -1: there was none yet
         self._last_ping = 0.0
@@ -167,6 +168,7 @@ class Replicas:
                 self.refused += 1
             return False
         self.continued += 1
+        link.follows = True
         notice("replica %s:%d follows from offset %d", *link.address, offset, of="replication")
         self._engine.timers.call_later(0, lambda: self._begin_after_reply(link, offset))
         return True
@@ -270,18 +272,25 @@ class Replicas:
         It waits for the end of this turn: what a transaction or a script has changed is logged when that ends. Then it
         waits as a reply does, so `replica-acks` holds for it too.
         """
-        if not self.links:
+        if not any(link.follows for link in self.links.values()):
             return
         if not self._published:
             self._engine.timers.call_later(0, self._turn_ends)
-        self._published.append(out_of_band(*words))
+        frame = out_of_band(*words)
+        self._published.append(frame)
+        self.held += len(frame)
 
     def _turn_ends(self) -> None:
-        published, self._published = self._published, []
-        self._after_replies(self._pass_on, [*published])
+        frames = b"".join(self._published)
+        self._published = []
+        self._after_replies(lambda data: self._pass_on(data, len(frames)), [frames])
+        if self.held:
+            for link in self.links.values():
+                link.check_unsent()
 
-    def _pass_on(self, frames: bytes) -> None:
+    def _pass_on(self, frames: bytes, size: int) -> None:
         """The log has all that came before, but for what the disk refuses: that will be one batch, and these wait."""
+        self.held -= size
         if frames is LOST:
             return
         writer = self.aof.writer
@@ -304,7 +313,7 @@ class Replicas:
         if link.base is not None:
             os.close(link.base)
         link.base = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
-        link.needs, link.position = self.aof.feed.base_end, None
+        link.needs, link.position, link.follows = self.aof.feed.base_end, None, False
         self._persistence.history.known.pin(link, names)
         self.full_copies += 1
         notice("replica %s:%d copies everything", *link.address, of="replication")

@@ -110,8 +110,7 @@ class Connection(Replies):
 
     def _look_behind(self) -> None:
         """The client is behind in reading: check whether it is too far."""
-        self.app.client_memory.notice()
-        self.app.limits.check_output(self)
+        self.check_unsent()
         if self._is_far_behind():
             self.held_back = True
 
@@ -275,6 +274,8 @@ class Connection(Replies):
         waiting = self._incoming.size if self._incoming is not None else 0
         queued = self._outgoing.size if self._outgoing is not None else 0
         unsent = self.transport.get_write_buffer_size() + queued + self._owed + sum(map(len, self.out))
+        if self.session.link is not None:
+            unsent += self.session.link.unsent
         return self.reader.backlog + waiting, unsent
 
     def close(self, after_reply: bool) -> None:

@@ -96,6 +96,10 @@ class Replies(InnerLoop):
         self._hand_over(data)
         return self.transport.get_write_buffer_size()
 
+    def check_unsent(self) -> None:
+        self.app.client_memory.notice()
+        self.app.limits.check_output(self)
+
     def lose(self) -> None:
         if self.out:
             self.close(after_reply=False)
