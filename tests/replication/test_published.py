@@ -127,6 +127,21 @@ def test_messages_reach_the_subscribers_of_replicas_in_order(world: Servers) -> 
         assert [subscriber.get_message(timeout=60)["data"] for _ in range(11)] == [b"%d" % n for n in range(11)]
 
 
+def test_a_replica_passes_on_what_its_leader_publishes_and_nothing_of_its_own_clients(world: Servers) -> None:
+    leader = world.start("leader")
+    middle = world.start("middle", leader)
+    caught_up(leader, middle)
+    with feed_of(middle) as feed, middle.client.pubsub() as subscriber:
+        subscriber.subscribe("news")
+        assert subscriber.get_message(timeout=60)["type"] == "subscribe"
+        assert middle.client.publish("news", "OWN") == 1
+        transaction(leader.client)
+        leader.client.execute_command("SPUBLISH", "shard", "LAST")
+        assert [subscriber.get_message(timeout=60)["data"] for _ in range(2)] == [b"OWN", b"MESSAGE"]
+        read = feed.read_to(b"LAST")
+        assert re.findall(b"OWN|CHANGE|MESSAGE|SPUBLISH", read) == [b"CHANGE", b"MESSAGE", b"SPUBLISH"]
+
+
 def test_messages_for_a_slow_replica_wait_however_many_they_are(world: Servers) -> None:
     leader = world.start("leader")
     with feed_of(leader) as feed:

@@ -139,7 +139,7 @@ class Replication(Protocol):
         """A replica's connection has ended."""
 
     def publish(self, words: Argv) -> None:
-        """Have the subscribers of replicas get a message too."""
+        """Have the subscribers of replicas get a message of a client too, if this server leads."""
 
 
 class NoTimers:

@@ -128,6 +128,7 @@ class Follower:
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
         self.refused = False  # the server that was to lead does not want to
+        self.on_published: Callable[[Argv], None] = lambda words: None  # told of each message for subscribers
 
     # -- connections ------------------------------------------------------------------------------------------
 
@@ -439,8 +440,10 @@ class Follower:
         self._has_caught_up = True
         match argv:
             case [b"PUBLISH", channel, message]:
+                self.on_published(argv)
                 self._engine.publications.publish(channel, message)
             case [b"SPUBLISH", channel, message]:
+                self.on_published(argv)
                 self._engine.publications.publish_to_shard(channel, message)
             case [b"REPLCONF", b"GETACK", b"*"]:
                 self._asked = True

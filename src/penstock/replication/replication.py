@@ -226,7 +226,8 @@ class Replication:
         self._roles.failover.abort()
 
     def publish(self, words: Argv) -> None:
-        self._replicas.publish(words)
+        if not self._engine.following:  # a replica passes on what its leader sends, so that all replicas hear the same
+            self._replicas.publish(words)
 
     def role(self) -> list[Reply]:
         return describe_role(self._replicas, self._roles.follower, self._leads)

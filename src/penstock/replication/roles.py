@@ -117,6 +117,7 @@ class Roles:
             membership,
         )  # fmt: skip
         self._replicas.on_written = self.follower.written
+        self.follower.on_published = self._replicas.publish
         self._task = self._loop.create_task(self.follower.run())
         self.link_changed()
 
