@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from sortedcontainers import SortedList
 
 from penstock.types.packing import CorruptValue, pack_many
 from penstock.types.zset import SortedSet
@@ -127,6 +129,27 @@ def test_names_between_bounds_are_the_first_run_of_them_where_scores_differ() ->
     assert zset.name_span(b"b", b"c") == (0, 3)
     assert zset.name_span(b"b", b"c", below=True) == (0, 0), "the first name is already beyond"
     assert zset.name_span(b"b3", None) == (0, 0), "the last name comes before"
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, None), (b"m3", b"m7"), (None, b"m5"), (b"m5", None), (b"m", b"n")])
+def test_names_between_bounds_are_searched_in_few_steps_where_scores_differ(
+    monkeypatch: pytest.MonkeyPatch, low: bytes | None, high: bytes | None
+) -> None:
+    names = [b"m%d" % number for number in range(10_000)]
+    zset = SortedSet({name: float(score) for score, name in enumerate(sorted(names))})
+    zset.rank(b"m0")
+    looked_at: list[int] = []
+    look = SortedList.__getitem__
+
+    def counted(order: SortedList, rank: int) -> Any:
+        looked_at.append(rank)
+        return look(order, rank)
+
+    monkeypatch.setattr(SortedList, "__getitem__", counted)
+    start, stop = zset.name_span(low, high)
+    assert len(looked_at) < 50
+    between = [name for name in names if (low is None or name >= low) and (high is None or name <= high)]
+    assert zset.rows(start, stop) == [(float(start + at), name) for at, name in enumerate(sorted(between))]
 
 
 def test_minus_zero_is_kept_as_zero_in_the_order_too() -> None:

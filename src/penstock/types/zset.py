@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
@@ -33,6 +34,7 @@ from penstock.types.kernels import Steps, chunks, finish, sort_in_steps
 from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, unpacked_chunks
 from penstock.types.registry import value_type
 
+SMALL = 128  # members up to which Redis keeps a set in its packed encoding, and looks at every name
 LOAD = SortedList.DEFAULT_LOAD_FACTOR  # rows in a list of a SortedList
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
@@ -203,8 +205,9 @@ class SortedSet:
     def name_span(self, low: bytes | None, high: bytes | None, above: bool = False, below: bool = False) -> Span:
         """The ranks of the names from `low` to `high`, None for no bound. O(log N).
 
-        Names are ordered only among equal scores. With several scores the result is, in O(N), the members from the
-        first name that `low` includes up to one that `high` excludes, as Redis answers for a small set.
+        Names are ordered only among equal scores. With several scores a set of up to SMALL members gives those from
+        the first name that `low` includes up to one that `high` excludes, as in Redis. A larger set is searched as if
+        its names were in order. So is Redis's, whose answer then depends on chance.
         """
         order = self._ordered()
         if not order:
@@ -310,13 +313,20 @@ def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, b
     def over_low(name: bytes) -> bool:
         return low is None or (name > low if above else name >= low)
 
-    def under_high(name: bytes) -> bool:
-        return high is None or (name < high if below else name <= high)
+    def beyond_high(name: bytes) -> bool:
+        return high is not None and (name >= high if below else name > high)
 
-    if not over_low(order[-1][1]) or not under_high(order[0][1]):
+    def first(start: int, fits: Callable[[bytes], bool]) -> int:
+        """A rank from `start` on whose name fits, the size of the set if there is none."""
+        ranks = range(start, len(order))
+        if len(order) <= SMALL:
+            return next((rank for rank in ranks if fits(order[rank][1])), len(order))
+        return start + bisect_left(ranks, True, key=lambda rank: fits(order[rank][1]))
+
+    if not over_low(order[-1][1]) or beyond_high(order[0][1]):
         return 0, 0  # Redis checks the two ends first
-    start = next(rank for rank, (_, name) in enumerate(order) if over_low(name))
-    return start, next((rank for rank in range(start, len(order)) if not under_high(order[rank][1])), len(order))
+    start = first(0, over_low)
+    return start, first(start, beyond_high)
 
 
 def _make_index(order: Any) -> None:
