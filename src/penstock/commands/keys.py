@@ -289,7 +289,7 @@ def randomkey(session: Session, argv: Argv) -> Reply:
     flags=Flag.READONLY,
     group="generic",
     syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys",
+    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys, more often at first and beside other iterations",
     categories=["read"],
     beyond=_EVERY_KEY,
 )
