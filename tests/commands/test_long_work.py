@@ -20,6 +20,7 @@ from penstock.commands import (
     hashes,
     keys,
     lists,
+    memory,
     sets,
     sorted_set_algebra,
     sorted_set_ranges,
@@ -33,6 +34,7 @@ from penstock.engine.keyspace import scanning
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import encode
+from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ FAMILIES = [
     hashes,
     keys,
     lists,
+    memory,
     sets,
     sorted_set_algebra,
     sorted_set_ranges,
@@ -68,6 +71,7 @@ DATA = [
     *(("HSET", f"user-{number}", "age", number * 11 % 17, "name", f"name {number}") for number in range(0, 60, 2)),
     ("INCRBY", "note-2", 70),
     ("SETRANGE", "note-3", 1, "5"),
+    *(("XADD", "entries", f"{number + 1}-1", "field", f"value-{number}") for number in ELEMENTS),
 ]  # fmt: skip
 
 READS = """
@@ -94,7 +98,8 @@ LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LP
 LPOS list 7 RANK 2 COUNT 5
 LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens | DUMP hash | DUMP list
 DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word
-ZUNION 2 scores word | SINTERCARD 1 word
+ZUNION 2 scores word | SINTERCARD 1 word | MEMORY USAGE evens | MEMORY USAGE hash | MEMORY USAGE list
+MEMORY USAGE scores | MEMORY USAGE entries | MEMORY USAGE bits | MEMORY USAGE none
 """
 
 WRITES = """
@@ -246,6 +251,8 @@ def _contents(value: Any) -> Any:
     if isinstance(value, int | bytes | bytearray):
         return value
     value.check()
+    if isinstance(value, XStream):
+        return list(value)
     return dict(value.scores) if isinstance(value, SortedSet) else value
 
 
@@ -501,6 +508,7 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "SSCAN many 0",
         "SORT l BY w-*",
         "DUMP s",
+        "MEMORY USAGE s",
         "LREM l 0 x",
         "LPOS l none",
         "LINSERT l AFTER none x",

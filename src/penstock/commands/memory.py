@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key
 from penstock.engine.session import CLIENT, Session
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
 from penstock.types import codec
 from penstock.types.packing import AN_OBJECT
+from penstock.types.xstream import XStream
 
 ENTRY = 104
 """Bytes a key takes at most for its share of the table of keys."""
@@ -34,7 +36,11 @@ def memory_usage(session: Session, argv: Argv) -> Reply:
     if value is None:
         return None
     table = session.db.data
-    return AN_OBJECT + len(argv[2]) + min(table.__sizeof__() // len(table), ENTRY) + codec.size(value)
+    key_size = AN_OBJECT + len(argv[2]) + min(table.__sizeof__() // len(table), ENTRY)
+    work = len(value) if isinstance(value, XStream) else codec.elements(value)
+    if work <= LONG:
+        return key_size + codec.size(value)
+    return session.aside(work, lambda: key_size + codec.size(value))
 
 
 @command(

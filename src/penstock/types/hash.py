@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Self
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.packing import AN_OBJECT, CorruptValue, packed_pieces, unpacked_chunks
+from penstock.types.packing import AN_OBJECT, CorruptValue, packed_pieces, total_length, unpacked_chunks
 from penstock.types.registry import value_type
 from penstock.types.sampling import Sampler
 
@@ -82,7 +82,7 @@ class Hash(dict[bytes, bytes]):
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0
         return (
-            self.__sizeof__() + sum(map(len, self)) + sum(map(len, self.values())) + 2 * AN_OBJECT * len(self) + sampled
+            self.__sizeof__() + total_length(self) + total_length(self.values()) + 2 * AN_OBJECT * len(self) + sampled
         )
 
     def check(self) -> None:

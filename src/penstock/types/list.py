@@ -15,7 +15,7 @@ from typing import Self
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import Steps, chunks, skip, skip_in_steps
-from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
+from penstock.types.packing import AN_OBJECT, packed_pieces, total_length, unpacked_chunks
 from penstock.types.registry import value_type
 
 BLOCK = 64
@@ -125,7 +125,7 @@ class List(deque[bytes]):
         return value
 
     def size(self) -> int:
-        return self.__sizeof__() + sum(map(len, self)) + AN_OBJECT * len(self)
+        return self.__sizeof__() + total_length(self) + AN_OBJECT * len(self)
 
     def check(self) -> None:
         assert all(type(item) is bytes for item in self), list(self)

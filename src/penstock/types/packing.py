@@ -61,6 +61,16 @@ def packed_pieces(items: Iterable[bytes], first: list[bytes] | None = None) -> l
     return lengths + parts
 
 
+def total_length(items: Iterable[bytes]) -> int:
+    """The bytes of all items, counted in chunks, between which other threads run.
+
+    >>> total_length([b"a", b"", b"bc"])
+    3
+    """
+    rest = iter(items)
+    return sum(sum(map(len, chunk)) for chunk in iter(lambda: list(islice(rest, CHUNK)), []))
+
+
 def packed_doubles(numbers: Iterable[float]) -> list[bytes]:
     """All numbers, eight bytes each, in pieces of one byte string."""
     rest = iter(numbers)

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
+from penstock.types.packing import AN_OBJECT, packed_pieces, total_length, unpacked_chunks
 from penstock.types.registry import value_type
 from penstock.types.sampling import Sampler
 
@@ -135,7 +135,7 @@ class Set(set[bytes]):
 
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0
-        return self.__sizeof__() + sum(map(len, self)) + AN_OBJECT * len(self) + sampled
+        return self.__sizeof__() + total_length(self) + AN_OBJECT * len(self) + sampled
 
     def check(self) -> None:
         assert all(type(member) is bytes for member in self), set(self)

@@ -31,7 +31,7 @@ from sortedcontainers import SortedList
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import Steps, chunks, finish, sort_in_steps
-from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, unpacked_chunks
+from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, total_length, unpacked_chunks
 from penstock.types.registry import value_type
 
 SMALL = 128  # members up to which Redis keeps a set in its packed encoding, and looks at every name
@@ -257,7 +257,7 @@ class SortedSet:
     def size(self) -> int:
         members = len(self.scores)
         ordered = 64 * members if self._order is not None else 0  # a pair, and its place in the list
-        return self.scores.__sizeof__() + sum(map(len, self.scores)) + (AN_OBJECT + 32) * members + ordered + 96
+        return self.scores.__sizeof__() + total_length(self.scores) + (AN_OBJECT + 32) * members + ordered + 96
 
     def check(self) -> None:
         assert all(type(member) is bytes and type(score) is float for member, score in self.scores.items()), self.scores
