@@ -515,7 +515,8 @@ WRONG = [
     "ZPOPMAX z one", "ZMPOP 1 z MIDDLE", "ZMPOP 2 z MIN", "ZMPOP 1 z MIN COUNT", "LMPOP 0 l LEFT", "LMPOP 1 l SIDEWAYS",
     "LMPOP 1 l LEFT COUNT 0", "LMOVE a b LEFT UP", "LINSERT l BESIDE a b", "LREM l one a", "LTRIM l 0 one",
     "ZREMRANGEBYRANK z 0 one", "ZREMRANGEBYSCORE z 0 one", "ZREMRANGEBYLEX z 0 1", "SET k v NX XX", "SET k v EVER",
-    "SET k v EX", "SETRANGE k -1 v", "SETBIT k 0 2", "SETBIT k x 1", "INCRBY k one", "DECRBY k 1.5",
+    "SET k v EX", "SETRANGE k -1 v", "SETRANGE k 536870912 v", "SETBIT k 4294967296 1",
+    "BITFIELD k SET u8 4294967296 1", "SETBIT k 0 2", "SETBIT k x 1", "INCRBY k one", "DECRBY k 1.5",
     "INCRBYFLOAT k one", "HINCRBY h f one", "HINCRBYFLOAT h f one", "COPY a a", "COPY a b DB", "COPY a b OVER",
     "XTRIM x MAXLEN", "XTRIM x MAXLEN -1", "XTRIM x MAXLEN 1 LIMIT 2", "XSETID x 1-1 ENTRIESADDED", "XSETID x one",
     "TACK t g one", "TACK t g TOKEN x 1", "TEVICT t one", "SORT l LIMIT 1 STORE x", "SORT l STORE",
@@ -531,6 +532,7 @@ def test_wrong_words_are_refused_when_a_command_is_enqueued_as_when_it_runs(worl
 
 WORDS = [b"1", b"0", b"-1", b"a", b"1-1", b"u8", b"(1", b"[a", b"LEFT", b"MIN", b"MAXLEN", b"NX", b"XX", b"GET", b"SET"]
 WORDS += [b"LIMIT", b"COUNT", b"BYLEX", b"WEIGHTS", b"AND", b"NOT", b"REPLACE", b"STORE", b"TOKEN", b"BEFORE", b"#1"]
+WORDS += [b"600000000", b"9223372036854775807", b"99999999999999999999", b"1e400", b"nan", b""]
 OF_VALUES = ("no such key", "UNKNOWNGROUP", "NOGROUP", "index out of range")
 """Errors that depend on what is at the keys, which a queued command looks at when it runs."""
 

@@ -52,6 +52,12 @@ def _growth_of_setrange(session: Session, argv: Argv) -> int:
     return bytes_to_lengthen(session, argv[1], to_integer(argv[2]) + len(argv[3])) if argv[3] else 0
 
 
+def _check_words_of_setrange(session: Session, argv: Argv) -> None:
+    offset = _to_offset(argv[2])
+    if argv[3]:
+        check_length(session, offset + len(argv[3]))
+
+
 @command(
     "APPEND",
     arity=3,
@@ -121,7 +127,7 @@ def substr(session: Session, argv: Argv) -> Reply:
     syntax="key offset value",
     cost="O(N) with N bytes written",
     grows=_growth_of_setrange,
-    check_words=lambda session, argv: _to_offset(argv[2]),
+    check_words=_check_words_of_setrange,
 )
 def setrange(session: Session, argv: Argv) -> Reply:
     """Overwrite part of the string at key from an offset on and answer its length; a gap is filled with zero bytes."""
