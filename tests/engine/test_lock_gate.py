@@ -11,6 +11,7 @@ from tests.support.engine.lock_world import World
 
 from penstock import commands
 from penstock.commands.locks import locks
+from penstock.engine.pause import Purpose
 
 OK = b"+OK\r\n"
 
@@ -144,6 +145,24 @@ def test_a_pause_is_as_long_as_it_was_told_whatever_the_clock_is_set_to(world: W
     assert client.waits
     world.pass_time(1)
     assert client.sent == [OK]
+
+
+def test_a_pause_ends_no_pause_for_another_purpose_and_the_stricter_one_holds(world: World) -> None:
+    pause = world.engine.pause
+    pause.start(Purpose.FAILOVER, 10_000, everything=False)
+    world.client("CLIENT PAUSE 500 ALL")
+    writer, reader = world.client("SET k 1"), world.client("GET k")
+    world.pass_time(500)
+    assert reader.sent == [b"$-1\r\n"] and writer.waits, "the client's pause is over"
+    world.client("CLIENT PAUSE 500 WRITE")
+    world.client("CLIENT UNPAUSE")
+    assert writer.waits
+    world.client("CLIENT PAUSE 100000 WRITE")
+    pause.end(Purpose.FAILOVER)
+    assert writer.waits
+    world.client("CLIENT UNPAUSE")
+    world.go_on()
+    assert writer.sent == [OK]
 
 
 def test_client_reply_skip_is_about_the_command_also_if_it_waited(world: World) -> None:

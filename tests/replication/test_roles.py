@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -98,9 +99,8 @@ def test_a_leader_that_hands_over_to_a_server_that_is_gone_leads_again_when_it_i
     caught_up(one, silent)
     one.client.execute_command("FAILOVER", "TO", *address)
     wait_until(lambda: one.info()["master_failover_state"] == "failover-in-progress")
-    with pytest.raises(redis.exceptions.ReadOnlyError), redis.Redis(port=one.server.port) as client:
-        one.client.execute_command("CLIENT", "UNPAUSE")
-        client.set("k", 1)
+    with pytest.raises(redis.exceptions.ReadOnlyError):
+        one.client.set("k", 1)
     one.client.execute_command("FAILOVER", "ABORT")
     assert one.info()["role"] == "master" and one.client.set("k", 2)
 
@@ -142,6 +142,31 @@ def blocked(one: Pair, *commands: tuple[object, ...]) -> tuple[list[threading.Th
         thread.start()
     wait_until(lambda: one.client.info("clients")["blocked_clients"] == len(commands))
     return waiting, answers
+
+
+@contextlib.contextmanager
+def waiting_failover(one: Pair) -> Iterator[None]:
+    """FAILOVER waits for a replica that says nothing."""
+    with redis.Redis(port=one.server.port, single_connection_client=True) as silent:
+        one.client.set("k", 0)
+        silent.execute_command("PSYNC", one.info()["master_replid"], 0)
+        wait_until(lambda: one.info()["connected_slaves"] == 1)
+        one.client.execute_command("FAILOVER")
+        yield
+
+
+def test_a_failover_and_the_pause_of_a_client_do_not_end_each_other(world: Servers) -> None:
+    one = world.start("one")
+    with waiting_failover(one):
+        waiting, answers = blocked(one, ("SET", "k", 1))
+        one.client.execute_command("CLIENT", "UNPAUSE")
+        assert one.client.get("k") == b"0" and not answers
+        one.client.execute_command("CLIENT", "PAUSE", 100_000, "WRITE")
+        one.client.execute_command("FAILOVER", "ABORT")
+        assert one.client.get("k") == b"0" and not answers
+        one.client.execute_command("CLIENT", "UNPAUSE")
+        waiting[0].join()
+    assert answers == ["True"]
 
 
 def test_clients_that_wait_are_told_when_their_server_follows(world: Servers) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.commands.connection import checked_name
 from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Argv, Flag, Reply, command
+from penstock.engine.pause import Purpose
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, bad_subcommand, shown, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Verbatim
@@ -220,14 +221,14 @@ def client_pause(session: Session, argv: Argv) -> Reply:
         raise ReplyError("timeout is negative")
     if milliseconds > 1 << 50:
         raise ReplyError("timeout is out of range")
-    session.engine.pause.start(milliseconds, everything=len(argv) == 3 or argv[3].upper() == b"ALL")
+    session.engine.pause.start(Purpose.CLIENT, milliseconds, everything=len(argv) == 3 or argv[3].upper() == b"ALL")
     return OK
 
 
 @command("CLIENT UNPAUSE", arity=2, flags=_ADMIN, group="connection", cost="O(N) with N clients that wait")
 def client_unpause(session: Session, argv: Argv) -> Reply:
-    """End CLIENT PAUSE now."""
-    session.engine.pause.end()
+    """End CLIENT PAUSE now. What FAILOVER holds back goes on waiting."""
+    session.engine.pause.end(Purpose.CLIENT)
     return OK
 
 

@@ -1,6 +1,6 @@
 """FAILOVER: a leader hands over to a replica that has everything, and follows it.
 
-Writes are held back (CLIENT PAUSE WRITE) until a replica has the whole log. Then this server asks that replica for the
+Writes are held back (engine/pause.py) until a replica has the whole log. Then this server asks that replica for the
 feed, with the word FAILOVER: the replica leads from then on. If it refuses, this server goes on leading. If it cannot
 be reached, it is asked again and again: it may lead already, and two leaders would be worse than none. FAILOVER ABORT,
 or REPLICAOF NO ONE, ends that. Clients whose writes were held back get READONLY afterwards, and go to the new leader.
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from penstock.engine.dispatch import Engine
+from penstock.engine.pause import Purpose
 from penstock.protocol.errors import ReplyError
 from penstock.replication.link import Link
 from penstock.replication.replicas import Replicas
@@ -63,7 +64,7 @@ class Failover:
         self._target, self._force = target, force
         self._until = time.monotonic() + timeout / 1000 if timeout else None
         self.step = Step.WAITING
-        self._engine.pause.start(LONG, everything=False)
+        self._engine.pause.start(Purpose.FAILOVER, LONG, everything=False)
         notice("handing over to a replica: waiting until it has everything", of="replication")
         self.tick()
 
@@ -122,4 +123,4 @@ class Failover:
             notice("handing over failed: %s", problem, of="replication")
         else:
             notice("handed over", of="replication")
-        self._engine.pause.end()
+        self._engine.pause.end(Purpose.FAILOVER)
