@@ -249,6 +249,23 @@ def test_wait_counts_the_replicas_that_have_what_was_written(world: Servers) -> 
         assert pipe.execute() == [2], "a transaction does not wait"
 
 
+def test_client_unblock_ends_wait_and_waitaof(world: Servers) -> None:
+    one = world.start("one", appendfsync="always")
+    one.client.set("k", 1)
+    waiting, answers = blocked(one, ("WAIT", 5, 0), ("WAITAOF", 0, 5, 0))
+    for row in one.client.client_list():
+        assert one.client.client_unblock(row["id"]) == (row["cmd"] in ("wait", "waitaof"))
+    for thread in waiting:
+        thread.join()
+    assert sorted(answers) == ["0", "[1, 0]"]
+    waiting, answers = blocked(one, ("WAIT", 5, 0))
+    (number,) = [row["id"] for row in one.client.client_list() if row["cmd"] == "wait"]
+    assert one.client.client_unblock(number, error=True)
+    waiting[0].join()
+    assert answers == ["UNBLOCKED client unblocked via CLIENT UNBLOCK"]
+    assert one.client.info("clients")["blocked_clients"] == 0
+
+
 def test_waitaof_waits_for_the_sync_of_every_second(world: Servers) -> None:
     leader = world.start("leader", appendfsync="everysec")
     replica = world.start("replica", leader, appendfsync="everysec")

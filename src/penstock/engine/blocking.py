@@ -21,6 +21,7 @@ versions of every blocking command.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,8 +72,8 @@ class Waiter:
     """
 
     __slots__ = (
-        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer",
-        "wish",
+        "argv", "changed", "command", "database", "deadline", "give_up", "keys", "session", "silent", "timeout_reply",
+        "timer", "wish",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,7 @@ class Waiter:
         self.keys = keys
         self.deadline = deadline  # milliseconds since 1970; 0 waits for ever
         self.timeout_reply = timeout_reply
+        self.give_up: Callable[[], None] | None = None  # answers as after a timeout, if that is no constant
         self.timer: object | None = None
         self.changed: bytes | None = None  # the key because of which the command is run again
         self.wish: Wish | None = None  # None: not known before it is run
@@ -166,10 +168,12 @@ class Blocking:
     def unblock(self, session: Session, with_error: bool) -> bool:
         """End a session's wait as if it had timed out, or with an error; whether it was waiting at all."""
         waiter = session.waiter
-        if waiter is None or not waiter.keys:  # no keys: it is held back, or its command is in a thread
+        if waiter is None or not (waiter.keys or waiter.give_up):  # it is held back, or its command is in a thread
             return False
         if with_error:
             self._refuse(waiter, Unblocked())
+        elif waiter.give_up is not None:
+            waiter.give_up()
         else:
             self._answer_nothing(waiter)
         return True

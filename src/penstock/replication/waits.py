@@ -49,10 +49,11 @@ class Waits:
         command, argv = session.current
         waiter = Waiter(session, command, argv, [], 0, None)
         wait = _Wait(waiter, replicas, local, aof)
+        waiter.give_up = lambda: self._end(wait)
         engine.blocking.enter(waiter)
         self._waits.append(wait)
         if timeout:
-            wait.timer = engine.timers.call_later(timeout / 1000, lambda: self._end(wait))
+            wait.timer = engine.timers.call_later(timeout / 1000, waiter.give_up)
         engine.timers.call_later(0, lambda: self._when_logged(wait))  # not before the command has returned
         return NO_REPLY
 
@@ -120,5 +121,6 @@ class Waits:
 
     def _forget(self, wait: _Wait) -> None:
         self._engine.timers.cancel(wait.timer)
+        wait.waiter.give_up = None  # it refers to the wait, and the wait to it
         if wait in self._waits:
             self._waits.remove(wait)
