@@ -101,8 +101,15 @@ def test_a_leader_that_hands_over_to_a_server_that_is_gone_leads_again_when_it_i
     wait_until(lambda: one.info()["master_failover_state"] == "failover-in-progress")
     with pytest.raises(redis.exceptions.ReadOnlyError):
         one.client.set("k", 1)
+    with pytest.raises(redis.ResponseError, match="REPLICAOF not allowed while failing over"):
+        one.follow(silent)
     one.client.execute_command("FAILOVER", "ABORT")
     assert one.info()["role"] == "master" and one.client.set("k", 2)
+    caught_up(one, silent)
+    one.client.execute_command("FAILOVER", "TO", *address)
+    wait_until(lambda: one.info()["master_failover_state"] == "failover-in-progress")
+    one.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert one.info()["role"] == "master" and one.client.set("k", 3)
 
 
 def test_a_leader_hands_over_by_force_to_a_replica_that_lacks_something(tmp_path: Path, world: Servers) -> None:
@@ -167,6 +174,16 @@ def test_a_failover_and_the_pause_of_a_client_do_not_end_each_other(world: Serve
         one.client.execute_command("CLIENT", "UNPAUSE")
         waiting[0].join()
     assert answers == ["True"]
+
+
+def test_replicaof_is_refused_while_a_failover_waits(world: Servers) -> None:
+    one = world.start("one")
+    with waiting_failover(one):
+        for words in (("NO", "ONE"), ("127.0.0.1", 1)):
+            with pytest.raises(redis.ResponseError, match="REPLICAOF not allowed while failing over"):
+                one.client.execute_command("REPLICAOF", *words)
+        assert one.info()["master_failover_state"] == "waiting-for-sync" and one.info()["role"] == "master"
+        one.client.execute_command("FAILOVER", "ABORT")
 
 
 def test_clients_that_wait_are_told_when_their_server_follows(world: Servers) -> None:

@@ -68,6 +68,11 @@ class Failover:
         notice("handing over to a replica: waiting until it has everything", of="replication")
         self.tick()
 
+    def refuse_orders(self) -> None:
+        """Let no REPLICAOF change roles before this is over."""
+        if self.step is not Step.NONE:
+            raise ReplyError("REPLICAOF not allowed while failing over.")
+
     def abort(self) -> None:
         """FAILOVER ABORT: go on leading."""
         if self.step is Step.NONE:

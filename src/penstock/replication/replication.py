@@ -207,12 +207,15 @@ class Replication:
     def follow(self, host: str, port: int) -> None:
         if self.shard is not None:
             raise ReplyError(MANAGED)
+        self._roles.failover.refuse_orders()
         self._engine.require_nothing_written()
         self._roles.follow(host, port)
 
     def lead(self) -> None:
         if self.shard is not None:
             raise ReplyError(MANAGED)
+        if not self._engine.following:  # else it takes the lead back from a replica that does not answer
+            self._roles.failover.refuse_orders()
         self._roles.lead()
 
     def wait(self, session: Session, local: bool, replicas: int, timeout: int, synced: bool) -> Reply:
