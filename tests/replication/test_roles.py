@@ -46,6 +46,7 @@ def test_a_promoted_replica_takes_writes_and_its_former_leader_follows_it(world:
     assert one.client.get("k") == b"2"
     assert other.client.info("stats")["sync_full"] == 0, "it had nothing of its own"
     assert one.client.config_get("replicaof")["replicaof"] == other.address
+    assert [each.client.execute_command("HELLO", 3)[b"role"] for each in (one, other)] == [b"replica", b"master"]
 
 
 def test_what_a_leader_wrote_and_its_successor_never_got_is_put_aside(world: Servers) -> None:

@@ -70,13 +70,15 @@ def hello(session: Session, argv: Argv) -> Reply:
     if name is not None:
         session.name = name
     session.protocol = protocol
+    replication = session.engine.replication
+    leads = replication is None or replication.leads
     return {
         b"server": b"redis",
         b"version": REDIS_VERSION.encode(),
         b"proto": protocol,
         b"id": session.id,
         b"mode": b"standalone",
-        b"role": b"master",
+        b"role": b"master" if leads else b"replica",
         b"modules": [],
     }
 

@@ -89,6 +89,10 @@ class Replication(Protocol):
     def follow(self, host: str, port: int) -> None:
         """REPLICAOF: become a replica of a server; ReplyError if this server cannot."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this server calls itself a leader."""
+
     def lead(self) -> None:
         """REPLICAOF NO ONE: write by itself again."""
 

@@ -233,10 +233,10 @@ class Replication:
             self._replicas.publish(words)
 
     def role(self) -> list[Reply]:
-        return describe_role(self._replicas, self._roles.follower, self._leads)
+        return describe_role(self._replicas, self._roles.follower, self.leads)
 
     @property
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
         return self.shard.leads if self.shard is not None else not self._engine.following
 
     def synchronisations(self) -> tuple[int, int, int]:
@@ -246,7 +246,7 @@ class Replication:
         follower = self._roles.follower
         leader = describe_leader(follower, self._replicas.end, self._config) if follower is not None else {}
         return {
-            "role": "master" if self._leads else "slave",
+            "role": "master" if self.leads else "slave",
             **(self.shard.info() if self.shard is not None else {}),
             **leader,
             **describe_replicas(self._replicas, self._config),
