@@ -65,6 +65,7 @@ def test_set_changes_all_or_nothing(restored: redis.Redis) -> None:
         (["maxmemory", "5tb"], "argument must be a memory value"),
         (["slowlog-log-slower-than", "-2"], "argument must be between -1 and 9223372036854775807 inclusive"),
         (["proto-max-bulk-len", "10"], "argument must be between 1048576 and 9223372036854775807 inclusive"),
+        (["repl-backlog-size", "0"], "argument must be between 1 and 9223372036854775807 inclusive"),
         (["hz", "x"], "argument couldn't be parsed into an integer"),
         (["hz", ""], "argument couldn't be parsed into an integer"),
         (["hz", "9223372036854775808"], "argument couldn't be parsed into an integer"),
@@ -105,6 +106,7 @@ def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
         "close-on-replica-write", "crash-memcheck-enabled", "hll-sparse-max-bytes", "key-load-delay",
         "loading-process-events-interval-bytes", "oom-score-adj", "propagation-error-behavior", "rdb-del-sync-files",
         "rdb-key-save-delay", "repl-diskless-sync-max-replicas", "slave-ignore-maxmemory",
+        "replica-ignore-disk-write-errors",
         "replica-lazy-flush", "shutdown-on-sigint", "shutdown-on-sigterm", "shutdown-timeout", "watchdog-period",
     ],
 )  # fmt: skip

@@ -235,7 +235,14 @@ def test_failover_says_why_it_is_not_possible(world: Servers) -> None:
     for words, error in [
         ((), "requires connected replicas"),
         (("ABORT",), "No failover in progress"),
-        (("TO", "127.0.0.1", "x"), "port"),
+        (("TO", "127.0.0.1", "x"), "value is not an integer"),
+        (("TO", "127.0.0.1"), "syntax"),
+        (("TO", "127.0.0.1", 70_000), "requires connected replicas"),
+        (("TO", "127.0.0.1", 1, "TO", "127.0.0.1", 1), "syntax"),
+        (("TIMEOUT", "x"), "value is not an integer"),
+        (("TIMEOUT", 10, "TIMEOUT", 10), "syntax"),
+        (("FORCE", "FORCE"), "syntax"),
+        (("ABORT", "ABORT"), "syntax"),
         (("TIMEOUT", "0"), "must be greater than 0"),
         (("SOON",), "syntax"),
     ]:
@@ -245,6 +252,10 @@ def test_failover_says_why_it_is_not_possible(world: Servers) -> None:
     caught_up(one, other)
     with pytest.raises(redis.ResponseError, match="is not a replica"):
         one.client.execute_command("FAILOVER", "TO", "127.0.0.1", 1)
+    with pytest.raises(redis.ResponseError, match="requires both a timeout and target"):
+        one.client.execute_command("FAILOVER", "TO", "127.0.0.1", 1, "FORCE")
+    with pytest.raises(redis.ResponseError, match="WAIT cannot be used with replica instances"):
+        other.client.execute_command("WAIT", "x", "y")
     with pytest.raises(redis.ResponseError, match="not valid when server is a replica"):
         other.client.execute_command("FAILOVER")
     one.client.execute_command("FAILOVER", "TO", *other.address.split(), "TIMEOUT", 60_000)
@@ -350,6 +361,20 @@ def test_a_server_that_follows_gives_nothing_back_when_a_consumers_connection_en
     assert one.digest() == other.digest(), "ada goes on with it at the new leader"
     one.client.execute_command("REPLICAOF", "NO", "ONE")
     assert one.client.execute_command(*read) == []
+
+
+def test_a_replica_is_told_that_it_follows_a_server_already(world: Servers) -> None:
+    one = world.start("one")
+    for host, answer in [("Leader.invalid", b"OK"), ("leader.INVALID", b"OK Already connected to specified master")]:
+        assert one.client.execute_command("REPLICAOF", host, 1) == answer
+    info = one.info()
+    assert info["master_host"] == "Leader.invalid", "as it was said first"
+    assert info["master_link_down_since_seconds"] == -1, "it was never connected"
+    other = world.start("other")
+    one.follow(other)
+    wait_until(lambda: is_up(one))
+    one.client.execute_command("REPLICAOF", "leader.invalid", 1)
+    assert one.info()["master_link_down_since_seconds"] >= 0
 
 
 def test_a_server_cannot_follow_what_is_no_address(world: Servers) -> None:

@@ -42,8 +42,8 @@ def replicaof(session: Session, argv: Argv) -> Reply:
     host = argv[1].decode("utf-8", "surrogateescape")
     if not host or any(character.isspace() for character in host):
         raise ReplyError("Invalid master host")
-    replication.follow(host, _to_port(argv[2]))
-    return OK
+    is_new = replication.follow(host, _to_port(argv[2]))
+    return OK if is_new else Status(b"OK Already connected to specified master")
 
 
 @command("SLAVEOF", arity=3, flags=_SERVERS, group="server", syntax="host port | NO ONE")
@@ -74,30 +74,25 @@ def role(session: Session, argv: Argv) -> Reply:
 def failover(session: Session, argv: Argv) -> Reply:
     """Hand over to a replica: hold writes back until it has everything, have it lead, and follow it."""
     replication = _replication(session)
+    if [word.upper() for word in argv[1:]] == [b"ABORT"]:
+        replication.abort_failover()
+        return OK
     target: tuple[str, int] | None = None
-    timeout, force, abort = 0, False, False
-    words = iter(argv[1:])
-    for word in words:
-        match word.upper():
-            case b"ABORT":
-                abort = True
-            case b"FORCE":
+    timeout, force = 0, False
+    words = argv[1:]
+    while words:
+        match [words[0].upper(), *words[1:]]:
+            case [b"FORCE", *words] if not force:
                 force = True
-            case b"TIMEOUT":
-                timeout = to_integer(next(words, b""), lambda: syntax_error())
+            case [b"TIMEOUT", milliseconds, *words] if not timeout:
+                timeout = to_integer(milliseconds)
                 if timeout <= 0:
                     raise ReplyError("FAILOVER timeout must be greater than 0")
-            case b"TO":
-                host = next(words, b"").decode("utf-8", "surrogateescape")
-                target = host, _to_port(next(words, b""))
+            case [b"TO", host, port, *words] if target is None:
+                target = host.decode("utf-8", "surrogateescape"), to_integer(port)
             case _:
                 raise syntax_error()
-    if abort:
-        if len(argv) > 2:
-            raise syntax_error()
-        replication.abort_failover()
-    else:
-        replication.fail_over(target, timeout, force)
+    replication.fail_over(target, timeout, force)
     return OK
 
 
@@ -107,7 +102,8 @@ def wait(session: Session, argv: Argv) -> Reply:
 
     The answer is how many have it.
     """
-    replicas, timeout = to_integer(argv[1]), _to_timeout(session, argv)
+    _refuse_as_replica(session, argv)
+    replicas, timeout = to_integer(argv[1]), _to_timeout(argv)
     return _replication(session).wait(session, local=False, replicas=replicas, timeout=timeout, synced=False)
 
 
@@ -117,22 +113,25 @@ def waitaof(session: Session, argv: Argv) -> Reply:
 
     The answer is two numbers: 1 if it is safe here, and how many replicas have it safe.
     """
-    local, replicas, timeout = to_integer(argv[1]), to_integer(argv[2]), _to_timeout(session, argv)
+    local, replicas, timeout = to_integer(argv[1]), to_integer(argv[2]), _to_timeout(argv)
     if local not in (0, 1):
         raise ReplyError("value is out of range, must be between 0 and 1")
+    _refuse_as_replica(session, argv)
     if local and session.engine.commit is None:
         raise ReplyError("WAITAOF cannot be used when numlocal is set but appendonly is disabled.")
     return _replication(session).wait(session, local=bool(local), replicas=replicas, timeout=timeout, synced=True)
 
 
-def _to_timeout(session: Session, argv: Argv) -> int:
-    """The last argument; and this is no replica."""
+def _refuse_as_replica(session: Session, argv: Argv) -> None:
     if session.engine.following:
         raise ReplyError(
             f"{argv[0].decode().upper()} cannot be used with replica instances. Please also note that since Redis 4.0 "
             "if a replica is configured to be writable (which is not the default) writes to replicas are just local "
             "and are not propagated."
         )
+
+
+def _to_timeout(argv: Argv) -> int:
     timeout = to_integer(argv[-1], lambda: ReplyError("timeout is not an integer or out of range"))
     if timeout < 0:
         raise ReplyError("timeout is negative")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from penstock.engine.arguments import INT64_MAX
 from penstock.engine.directive_kinds import (
     ADDRESS,
     BUFFER_LIMITS,
@@ -31,6 +32,7 @@ from penstock.engine.directive_kinds import (
     choice,
     clamped,
     integer,
+    memory,
 )  # fmt: skip
 from penstock.types.xstream import LARGEST_BLOCK
 
@@ -301,7 +303,7 @@ class Settings:
         aliases=("min-slaves-max-lag",),
     )
     repl_backlog_size = D(
-        MEMORY,
+        memory(1, INT64_MAX),
         256 << 20,
         "Bytes of the log that are kept for replicas that are away, beyond the current file. They are on disk.",
     )
@@ -494,6 +496,9 @@ class Settings:
     repl_disable_tcp_nodelay = D(YES_NO, False, _IDLE + "the feed is sent as soon as it is written.")
     replica_lazy_flush = D(
         YES_NO, False, _IDLE + "large values are freed in small steps in any case.", aliases=("slave-lazy-flush",)
+    )
+    replica_ignore_disk_write_errors = D(
+        choice("no"), "no", "Always no: a replica whose disk refuses its log applies nothing more until it can write."
     )
     replica_ignore_maxmemory = D(
         choice("yes"), "yes", "Always yes: a replica keeps what its leader keeps.", aliases=("slave-ignore-maxmemory",)

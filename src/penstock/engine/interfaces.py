@@ -86,8 +86,8 @@ class Persistence(Protocol):
 class Replication(Protocol):
     """What commands may ask of replication; replication/replication.py implements it."""
 
-    def follow(self, host: str, port: int) -> None:
-        """REPLICAOF: become a replica of a server; ReplyError if this server cannot."""
+    def follow(self, host: str, port: int) -> bool:
+        """REPLICAOF: become a replica of a server; False if this one is it already. ReplyError if it cannot."""
 
     @property
     def leads(self) -> bool:

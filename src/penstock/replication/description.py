@@ -78,7 +78,7 @@ def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
             "master_sync_last_io_seconds_ago": int(now - follower.heard),
         }
     if not up:
-        fields["master_link_down_since_seconds"] = int(now - follower.lost_at)
+        fields["master_link_down_since_seconds"] = -1 if follower.lost_at is None else int(now - follower.lost_at)
     return fields | {
         "slave_priority": config.replica_priority,
         "slave_read_only": 1,

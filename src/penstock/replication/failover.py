@@ -51,16 +51,16 @@ class Failover:
 
     def start(self, target: tuple[str, int] | None, timeout: int, force: bool) -> None:
         """Begin; `tick` goes on with it. ReplyError if it is not possible."""
-        if self._engine.following:
-            raise ReplyError("FAILOVER is not valid when server is a replica.")
         if self.step is not Step.NONE:
             raise ReplyError("FAILOVER already in progress.")
+        if self._engine.following:
+            raise ReplyError("FAILOVER is not valid when server is a replica.")
         if not any(link.position is not None for link in self._replicas.links.values()):
             raise ReplyError("FAILOVER requires connected replicas.")
-        if target is not None and self._link_to(target) is None:
-            raise ReplyError("FAILOVER target HOST and PORT is not a replica.")
         if force and (target is None or not timeout):
             raise ReplyError("FAILOVER with force option requires both a timeout and target HOST and IP.")
+        if target is not None and self._link_to(target) is None:
+            raise ReplyError("FAILOVER target HOST and PORT is not a replica.")
         self._target, self._force = target, force
         self._until = time.monotonic() + timeout / 1000 if timeout else None
         self.step = Step.WAITING

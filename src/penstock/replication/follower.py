@@ -115,7 +115,7 @@ class Follower:
         self._membership = membership
         self.state = State.CONNECT
         self.heard = time.monotonic()  # when the leader last said something
-        self.lost_at = self.heard  # when it was last connected
+        self.lost_at: float | None = None  # when a leader was last connected; None: none was since this server follows
         self._connected_at = self.heard
         self.copied, self.to_copy = 0, 0  # bytes of the base
         self._connection: LeaderConnection | None = None

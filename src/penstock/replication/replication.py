@@ -204,12 +204,12 @@ class Replication:
 
     # -- what clients ask for ---------------------------------------------------------------------------------
 
-    def follow(self, host: str, port: int) -> None:
+    def follow(self, host: str, port: int) -> bool:
         if self.shard is not None:
             raise ReplyError(MANAGED)
         self._roles.failover.refuse_orders()
         self._engine.require_nothing_written()
-        self._roles.follow(host, port)
+        return self._roles.follow(host, port)
 
     def lead(self) -> None:
         if self.shard is not None:

@@ -40,6 +40,7 @@ class Roles:
         self.failover = Failover(engine, replicas, self._start_following, self.lead)
         self.follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lost_at: float | None = None  # when the link to the last leader was lost, if that was ever up
         persistence.is_catching_up = self._is_catching_up
         self.on_lead: Callable[[], None] = lambda: None  # told when this server was a replica and writes by itself now
         self.before_following: Callable[[], None] = lambda: None  # told when it will write by itself no more
@@ -62,12 +63,16 @@ class Roles:
             raise ConfigError(f"replicaof takes a host and a port, not {' '.join(words)!r}")
         return words[0], int(words[1])
 
-    def follow(self, host: str, port: int) -> None:
+    def follow(self, host: str, port: int) -> bool:
+        """Become a replica of a server; False if this one is it already."""
         if self._persistence.aof.writer is None or not self._persistence.aof.manifest.base:
             raise ReplyError(NO_LOG)
-        if self.follower is not None and self.follower.leader == (host, port):
-            return
+        if self.follower is not None:
+            known, its_port = self.follower.leader
+            if (known.lower(), its_port) == (host.lower(), port):
+                return False
         self._start_following(host, port)
+        return True
 
     def follow_as_member(self, host: str, port: int, membership: Membership) -> None:
         """Follow the leader of this server's shard."""
@@ -116,6 +121,7 @@ class Roles:
             self._engine, self._persistence, (host, port), self._tls, self.link_changed, self._replicas.replaced, order,
             membership,
         )  # fmt: skip
+        self.follower.lost_at = self._lost_at
         self._replicas.on_written = self.follower.written
         self.follower.on_published = self._replicas.publish
         self._task = self._loop.create_task(self.follower.run())
@@ -132,6 +138,7 @@ class Roles:
         self._replicas.on_written = lambda: None
         if follower is not None:
             follower.stop()
+            self._lost_at = follower.lost_at
 
     def lead(self) -> None:
         if self._engine.following:
@@ -147,6 +154,7 @@ class Roles:
         except OSError as error:
             raise ReplyError(f"the log cannot be written: {error}") from None
         self.end_following()
+        self._lost_at = None
         if self._config.replicaof:
             self._config.change([(DIRECTIVES["replicaof"], "")])
         self._replicas.close_all(but=for_session)  # they learn the name of the new feed when they ask again
