@@ -71,6 +71,23 @@ def test_a_replica_copies_everything_and_then_follows(world: Servers, leader: Pa
     assert leader.client.info("stats")["sync_full"] == 1
 
 
+def test_monitor_at_a_replica_shows_what_its_leader_sends(world: Servers, leader: Pair) -> None:
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    with replica.client.monitor() as monitor, redis.Redis(port=leader.server.port, db=5) as other:
+        with leader.client.pipeline() as pipe:
+            pipe.rpush("l", 1).rpush("l", 2).execute()
+        other.set("elsewhere", 1)
+        leader.client.set("last", 1)
+        shown: list[tuple[int, str, str]] = []
+        while not shown or "last" not in shown[-1][1]:
+            line = monitor.next_command()
+            shown.append((line["db"], line["command"], line["client_port"]))
+    written = [line for line in shown if not line[1].startswith("SELECT ")]
+    words = [(0, "MULTI"), (0, "RPUSH l 1"), (0, "RPUSH l 2"), (0, "EXEC"), (5, "SET elsewhere 1"), (0, "SET last 1")]
+    assert written == [(*each, str(leader.server.port)) for each in words]
+
+
 def test_the_log_of_a_replica_is_that_of_its_leader(world: Servers, leader: Pair) -> None:
     replica = world.start("replica", leader)
     caught_up(leader, replica)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.engine.dispatch import Engine
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.session import Session
 from penstock.protocol.errors import PenstockError, ProtocolError, ReplyError
@@ -397,12 +398,15 @@ class Follower:
     def _apply(self, commands: list[Argv]) -> None:
         """Run commands, in one step for all clients."""
         engine, keyspace = self._engine, self._engine.keyspace
+        database = self._replay.database
         engine.clock.refresh()
         engine.loading, keyspace.expiring = True, False
         try:
             self._replay.run(FEED, self._aof.feed.end, commands)
         finally:
             engine.loading, keyspace.expiring = False, True
+        if engine.monitors.sessions:
+            self._show(database, commands)
         if self._replay.failed:
             self._failures += len(self._replay.failed)
             self._last_failure = self._replay.failed[-1]
@@ -410,6 +414,18 @@ class Follower:
             self._tell_failures()
         if keyspace.ready:
             engine.blocking.serve()
+
+    def _show(self, database: Database, commands: list[Argv]) -> None:
+        """Show in MONITOR what has come, as commands of the leader. The first of them ran in this database."""
+        engine, client = self._engine, self._client
+        if client is None:
+            return
+        client.db = database
+        for argv in commands:
+            if (command := engine.commands.find(argv)) is not None:
+                if argv[0] == b"SELECT":
+                    client.db = engine.keyspace[int(argv[1])]
+                engine.monitors.feed(client, command, argv)
 
     def _tell_failures(self) -> None:
         """Log why commands of the feed failed, now and then: any client can have LAZY commands fail."""

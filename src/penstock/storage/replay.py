@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler
 from penstock.engine.dispatch import Engine
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import REPLAY, handler_for
 from penstock.engine.session import Session
@@ -24,6 +25,11 @@ class Replay:
         self._session = Session.of_server(engine)
         self.failed: list[str] = []  # why commands failed
         self._plain: dict[bytes, Handler] = {}  # those that came before, but for subcommands, MULTI, EXEC and SELECT
+
+    @property
+    def database(self) -> Database:
+        """Where the next command runs, unless it is SELECT."""
+        return self._session.db
 
     def run(self, path: Path, offset: int, commands: list[Argv]) -> None:
         """Run commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps.

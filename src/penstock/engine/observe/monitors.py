@@ -1,4 +1,4 @@
-"""MONITOR: every command that runs, as a line, to the sessions that asked for it.
+"""MONITOR: every command that runs, as a line, to the sessions that asked for it; at a replica its leader's too.
 
 Administrative commands are not shown, and passwords never: `redacted` is what MONITOR and the slow log see of a
 command, also of one inside LAZY or ONCE, and `in_short` what the server's own log sees of it. While a client monitors,
