@@ -235,6 +235,20 @@ def test_a_cut_between_the_leader_and_one_replica_concerns_no_other(
         wait_until(world.are_in_sync)
 
 
+def test_a_write_is_acknowledged_when_each_node_has_it_or_has_left_the_set(world: Shard) -> None:
+    leader = world.leader
+    lacking, other = world.others(leader)
+    with socket.create_connection(("127.0.0.1", leader.port), timeout=60) as client:
+        world.cut_pair(leader, lacking)
+        client.sendall(pack(b"SET", b"everywhere", b"1"))
+        assert client.recv(100) == b"+OK\r\n"
+    assert lacking.name not in leader.in_sync, "it may lead next, and would not have the write"
+    assert (other.call("GET", "everywhere"), lacking.call("GET", "everywhere")) == (b"1", None)
+    world.to_node[leader].mend()
+    wait_until(world.are_in_sync)
+    assert lacking.call("GET", "everywhere") == b"1"
+
+
 @pytest.mark.parametrize("seconds", [7200, -7200])
 def test_clocks_that_are_set_change_no_leader_and_no_data(world: Shard, seconds: int) -> None:
     leader = world.leader
