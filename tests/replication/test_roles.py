@@ -157,6 +157,7 @@ def waiting_failover(one: Pair) -> Iterator[None]:
     """FAILOVER waits for a replica that says nothing."""
     with redis.Redis(port=one.server.port, single_connection_client=True) as silent:
         one.client.set("k", 0)
+        silent.execute_command("REPLCONF", "capa", "penstock")
         silent.execute_command("PSYNC", one.info()["master_replid"], 0)
         wait_until(lambda: one.info()["connected_slaves"] == 1)
         one.client.execute_command("FAILOVER")

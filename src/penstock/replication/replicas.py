@@ -1,4 +1,4 @@
-"""All replicas of a server: their connections, their offsets, and the files kept for them.
+"""All replicas of a server: their connections, their offsets, and the increments of the log that are kept for them.
 
 Owned by the loop thread.
 """
@@ -6,29 +6,20 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import Engine
-from penstock.engine.session import LOST, Session
+from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
-from penstock.replication.frames import out_of_band
 from penstock.replication.link import Link
-from penstock.storage import snapshot
 from penstock.storage.batches import Batch
-from penstock.storage.lineage import Lineage
 from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
-from penstock.types.stream.segments import NAME
 
 logger = logging.getLogger("penstock.replication")
 
 NO_LOG = "replicas follow the log, and this server has none: CONFIG SET appendonly yes first"
-LARGEST_READ = 4 << 20
-"""Bytes of a file that a replica may ask for at once."""
 
 
 class Replicas:
@@ -45,10 +36,9 @@ class Replicas:
         self.confirmed: Callable[[], int | None] = self._confirmed_by_some  # up to where replies may leave
         self.on_gone: Callable[[], None] = lambda: None  # a replica has
         self.always_told = False  # replicas say after each batch what they have, also with `replica-acks 0`
-        self.full_copies = self.continued = 0  # for INFO
+        self.continued = 0  # replicas that went on where they were, for INFO
         self.refused = 0  # replicas that wanted to continue and must copy everything
-        self._published: list[bytes] = []  # messages of this turn of the loop, as frames
-        self.held = 0  # bytes of these and of those that wait as replies do
+        self.held = 0  # bytes of published messages that wait as replies do
         self._acks = 0  # `replica-acks`, as replies wait for it
         self._last_gone = -1.0  # when the last of them went; -1: there was none yet
         self._last_ping = 0.0
@@ -175,9 +165,9 @@ class Replicas:
 
     def _begin_after_reply(self, link: Link, offset: int) -> None:
         """The reply was made a moment ago, and may have to wait for the log. The feed, which does not, waits for it."""
-        self._after_replies(lambda _: self._begin(link, offset), [])
+        self.after_replies(lambda _: self._begin(link, offset), [])
 
-    def _after_replies(self, write: Callable[[bytes], None], pieces: list[bytes | memoryview]) -> None:
+    def after_replies(self, write: Callable[[bytes], None], pieces: list[bytes | memoryview]) -> None:
         """Write this as if it were the reply to a command that ran now."""
         commit = self._engine.commit
         if commit is not None and commit.pending:
@@ -263,94 +253,3 @@ class Replicas:
         if config.replica_acks:
             links = [link for link in links if now - link.goal_set <= (seconds or config.repl_timeout)]
         return len(links)
-
-    # -- messages for subscribers -----------------------------------------------------------------------------
-
-    def publish(self, words: Argv) -> None:
-        """Have the subscribers of replicas get a message, behind the changes before it.
-
-        It waits for the end of this turn: what a transaction or a script has changed is logged when that ends. Then it
-        waits as a reply does, so `replica-acks` holds for it too.
-        """
-        if not any(link.follows for link in self.links.values()):
-            return
-        if not self._published:
-            self._engine.timers.call_later(0, self._turn_ends)
-        frame = out_of_band(*words)
-        self._published.append(frame)
-        self.held += len(frame)
-
-    def _turn_ends(self) -> None:
-        frames = b"".join(self._published)
-        self._published = []
-        self._after_replies(lambda data: self._pass_on(data, len(frames)), [frames])
-        if self.held:
-            for link in self.links.values():
-                link.check_unsent()
-
-    def _pass_on(self, frames: bytes, size: int) -> None:
-        """The log has all that came before, but for what the disk refuses: that will be one batch, and these wait."""
-        self.held -= size
-        if frames is LOST:
-            return
-        writer = self.aof.writer
-        refused = writer is not None and writer.trouble is not None and not writer.has_all
-        for link in self.links.values():
-            link.publish(frames, self.end + refused)
-
-    # -- full copies ------------------------------------------------------------------------------------------
-
-    def files(self, session: Session) -> tuple[Lineage, int, int, list[tuple[str, int]]]:
-        """The parts of a full copy: the lineage, where the feed goes on after the base, the size of the base, and
-        the files of history that it refers to, with their sizes. All of it is kept while the replica is connected.
-        """
-        if self.aof.writer is None or not self.aof.manifest.base:
-            raise ReplyError(NO_LOG)
-        link = self.of(session)
-        base = self.aof.folder / self.aof.manifest.base
-        names = snapshot.segment_names(base)
-        folder = self._persistence.history.files.folder
-        if link.base is not None:
-            os.close(link.base)
-        link.base = os.open(base, os.O_RDONLY | os.O_CLOEXEC)
-        link.needs, link.position, link.follows = self.aof.feed.base_end, None, False
-        self._persistence.history.known.pin(link, names)
-        self.full_copies += 1
-        notice("replica %s:%d copies everything", *link.address, of="replication")
-        sizes = [(name, (folder / name).stat().st_size) for name in names if (folder / name).exists()]
-        return self.aof.lineage, self.aof.feed.base_end, os.fstat(link.base).st_size, sizes
-
-    def size(self, name: str) -> int | None:
-        """The size of a file of history; None if it is not there."""
-        path = self._history_file(name)
-        return path.stat().st_size if path.is_file() else None
-
-    def _history_file(self, name: str) -> Path:
-        if not NAME.fullmatch(name):
-            raise ReplyError("REPLCONF READ and SIZE know the base and files of history")
-        return self._persistence.history.files.folder / name
-
-    def reader(self, session: Session, name: str, start: int, count: int) -> Callable[[], bytes]:
-        """A function that reads a part of the base (named "") or of a file of history, in any thread."""
-        link = self.links.get(session.id)
-        if link is not None:
-            link.heard = self.now()
-        if count > LARGEST_READ or count < 0 or start < 0:
-            raise ReplyError(f"REPLCONF READ reads at most {LARGEST_READ} bytes")
-        if not name:
-            if link is None or link.base is None:
-                raise ReplyError("REPLCONF READ of the base comes after REPLCONF FILES")
-            own = os.dup(link.base)  # the connection may end meanwhile
-        else:
-            try:
-                own = os.open(self._history_file(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError as error:
-                raise ReplyError(f"the file {name} cannot be read: {error.strerror}") from None
-
-        def read() -> bytes:
-            try:
-                return os.pread(own, count, start)
-            finally:
-                os.close(own)
-
-        return read

@@ -16,7 +16,9 @@ from penstock.protocol.errors import NoMasterLink, ReplyError
 from penstock.replication.copying import show_lineage
 from penstock.replication.description import describe_feed, describe_leader, describe_replicas, describe_role
 from penstock.replication.follower import State
+from penstock.replication.full_copies import FullCopies
 from penstock.replication.link import CAPABILITY, Link
+from penstock.replication.published_messages import PublishedMessages
 from penstock.replication.replicas import Replicas
 from penstock.replication.roles import Roles
 from penstock.replication.shard import MANAGED, Shard
@@ -47,7 +49,9 @@ class Replication:
         self._replicas = Replicas(engine, persistence)
         self._unconfirmed = UnconfirmedChanges(engine, self._replicas)
         self._waits = Waits(engine, self._replicas)
-        self._roles = Roles(engine, persistence, self._replicas, loop)
+        self._copies = FullCopies(persistence, self._replicas)
+        self._published = PublishedMessages(engine, self._replicas)
+        self._roles = Roles(engine, persistence, self._replicas, self._published, loop)
         self._roles.on_lead = self._begins_to_lead
         self._roles.before_following = self._stops_leading
         self._replicas.on_progress = self._progress
@@ -190,14 +194,14 @@ class Replication:
         return [b"CONTINUE", show_lineage(self._aof.lineage).encode()]
 
     def files(self, session: Session) -> Reply:
-        lineage, start, size, files = self._replicas.files(session)
+        lineage, start, size, files = self._copies.files(session)
         return [show_lineage(lineage).encode(), start, size, *[[name.encode(), length] for name, length in files]]
 
     def file_size(self, name: str) -> int | None:
-        return self._replicas.size(name)
+        return self._copies.size(name)
 
     def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:
-        return session.aside(count, self._replicas.reader(session, name, start, count), lock=False)
+        return session.aside(count, self._copies.reader(session, name, start, count), lock=False)
 
     def disconnected(self, session: Session) -> None:
         self._replicas.forget(session)
@@ -230,7 +234,7 @@ class Replication:
 
     def publish(self, words: Argv) -> None:
         if not self._engine.following:  # a replica passes on what its leader sends, so that all replicas hear the same
-            self._replicas.publish(words)
+            self._published.publish(words)
 
     def role(self) -> list[Reply]:
         return describe_role(self._replicas, self._roles.follower, self.leads)
@@ -240,7 +244,7 @@ class Replication:
         return self.shard.leads if self.shard is not None else not self._engine.following
 
     def synchronisations(self) -> tuple[int, int, int]:
-        return self._replicas.full_copies, self._replicas.continued, self._replicas.refused
+        return self._copies.count, self._replicas.continued, self._replicas.refused
 
     def info(self) -> dict[str, int | str]:
         follower = self._roles.follower

@@ -19,6 +19,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.replication.failover import Failover, Step
 from penstock.replication.follower import Follower, Membership, State
+from penstock.replication.published_messages import PublishedMessages
 from penstock.replication.replicas import NO_LOG, Replicas
 from penstock.storage.notice_logging import notice
 from penstock.storage.persistence import Persistence
@@ -30,12 +31,14 @@ class Roles:
     """See the top of this file."""
 
     def __init__(
-        self, engine: Engine, persistence: Persistence, replicas: Replicas, loop: asyncio.AbstractEventLoop
-    ) -> None:
+        self, engine: Engine, persistence: Persistence, replicas: Replicas, published: PublishedMessages,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._config = engine.config
         self._persistence = persistence
         self._replicas = replicas
+        self._published = published
         self._loop = loop
         self.failover = Failover(engine, replicas, self._start_following, self.lead)
         self.follower: Follower | None = None
@@ -123,7 +126,7 @@ class Roles:
         )  # fmt: skip
         self.follower.lost_at = self._lost_at
         self._replicas.on_written = self.follower.written
-        self.follower.on_published = self._replicas.publish
+        self.follower.on_published = self._published.publish
         self._task = self._loop.create_task(self.follower.run())
         self.link_changed()
 
