@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import select
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from penstock.engine.lua import interpreter, native
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -157,6 +159,47 @@ def test_shutdown_without_saving_ends_a_busy_script() -> None:
             assert "busy" in _until_busy(other).lower()
             other.shutdown(nosave=True)
         assert isinstance(runaway.end(), redis.RedisError)
+
+
+@pytest.mark.parametrize("words", ["SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN SAVE NOW FORCE"])
+def test_shutdown_with_saving_is_refused_while_a_script_is_busy(slow: str, words: str) -> None:
+    with redis.Redis.from_url(slow) as other:
+        runaway = Runaway(slow, "while redis.call('get', 'end') == false do end return 'done'")
+        assert "busy" in _until_busy(other).lower()
+        with pytest.raises(redis.ResponseError, match="Redis is busy running a script"):
+            other.execute_command(words)
+        assert other.script_kill()
+        assert "Script killed by user" in str(runaway.end())
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_nothing_is_kept_of_a_script_that_shutdown_ends(tmp_path: Path, in_transaction: bool) -> None:
+    settings = {"dir": str(tmp_path), "appendonly": "yes", "busy_reply_threshold": 50}
+    script = b"redis.call('incr', 'a') redis.call('rpush', 'l', 1) for i = 1, 1e9 do end"
+    with Server(**settings) as server, socket.create_connection(("127.0.0.1", server.port), 60) as busy:
+        with redis.Redis.from_url(server.url) as other, other.client() as reader:
+            other.set("a", 1)
+            reader.connection.send_command("BLPOP", "l", 0)
+            words = [[b"EVAL", script, b"0"]]
+            if in_transaction:
+                words = [[b"MULTI"], [b"INCR", b"a"], *words, [b"INCR", b"a"], [b"EXEC"]]
+            busy.sendall(b"".join([pack(*each) for each in words]))
+            assert "busy" in _until_busy(other).lower()
+            other.shutdown(nosave=True)
+            with pytest.raises(redis.ConnectionError):
+                reader.connection.read_response()
+        answers = b"".join(iter(lambda: _received(busy), b""))
+    assert set(answers.split()) <= {b"+OK", b"+QUEUED"}, "of MULTI and behind it, if they left"
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        assert client.get("a") == b"1"
+        assert client.keys() == [b"a"]
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
 
 
 def _killed(server: Server, source: str) -> str:

@@ -63,8 +63,9 @@ def shutdown(session: Session, argv: Argv) -> Reply:
     """Write what is not on disk yet and stop the server.
 
     A last snapshot is written if there are save rules or SAVE is given, and not with NOSAVE. FORCE stops the server
-    even if writing fails. Commands that run in threads get at most five seconds to end; with NOW they get none. ABORT
-    is accepted for Redis's waiting for replicas, which this server does not do.
+    even if writing fails. Commands that run in threads get at most five seconds to end; with NOW they get none. While a
+    script is busy, only NOSAVE stops the server: nothing of the script is kept, and its client gets no reply. ABORT is
+    accepted for Redis's waiting for replicas, which this server does not do.
     """
     words = {word.upper() for word in argv[1:]}
     if words - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"} or {b"NOSAVE", b"SAVE"} <= words:
@@ -73,7 +74,10 @@ def shutdown(session: Session, argv: Argv) -> Reply:
         if len(words) > 1:
             raise syntax_error()
         raise ReplyError("No shutdown in progress.")
-    if session.engine.workers.jobs and b"NOW" not in words:
+    scripting = session.engine.scripting
+    if b"NOSAVE" not in words:
+        scripting.refuse_if_busy()
+    if session.engine.workers.jobs and b"NOW" not in words and scripting.running is None:  # else the loop stands still
         return session.engine.workers.wait_until_idle(session)
     save = True if b"SAVE" in words else False if b"NOSAVE" in words else None
     _storage(session).shut_down(save, force=b"FORCE" in words)

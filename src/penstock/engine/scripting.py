@@ -262,9 +262,14 @@ class Scripting:
         run.killed = run.read_only = True  # it begins no write before it ends
 
     def abandon(self) -> None:
-        """End the script at its next tick, even if it has written: the server stops without saving."""
-        if self.running is not None:
-            self.running.killed = True
+        """End a busy script at its next tick, even if it has written, and without a reply: the server stops without
+        saving. The log gets nothing of its unit, and nothing later.
+        """
+        run = self.running
+        if run is not None:
+            run.killed = True
+            self._engine.log_to(None)
+            run.caller.output.close(after_reply=False)
 
     def interrupt(self) -> None:
         """A signal asks the server to stop: a busy script that has written nothing ends at its next tick.
@@ -277,8 +282,11 @@ class Scripting:
 
     def gate(self, session: Session, command: Command, argv: Argv) -> None:
         """While a script is busy, others may do little."""
-        run = self.running
-        if run is not None and run.busy and session is not self._session and Flag.ALLOW_BUSY not in command.flags:
+        if Flag.ALLOW_BUSY not in command.flags and session is not self._session:
+            self.refuse_if_busy()
+
+    def refuse_if_busy(self) -> None:
+        if self.running is not None and self.running.busy:
             raise Busy("Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
 
     # -- called from Lua --------------------------------------------------------------------------------------

@@ -45,8 +45,6 @@ class BusyScriptSockets:
                 self._hear(key.fd, key.data)
             else:
                 self._accept(key.data)
-        if self._app.stop_requested.is_set():
-            self._app.engine.scripting.abandon()
 
     def _begin(self) -> None:
         self._selector = selectors.DefaultSelector()

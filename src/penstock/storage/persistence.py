@@ -68,6 +68,7 @@ class Persistence:
         self.closed_whole = True  # False: `close` could not bring everything to disk
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         self._save_at_end = True
+        self._has_whole = True  # memory has no half of a script
         self.loader.set_loading(True)  # from now on, not from `start`: sockets may be open before that
         engine.persistence = self
         engine.lock_gate.on_quiet = self._start_what_is_due
@@ -153,7 +154,7 @@ class Persistence:
         self.history.close()
         try:
             self.aof.close()
-            if self._started and self._config.appendonly and not self.aof.manifest.base:
+            if self._started and self._has_whole and self._config.appendonly and not self.aof.manifest.base:
                 self.aof.create(at_end=True)  # the log was turned on a moment ago, and the child was not ready
         except OSError as error:
             logger.error("the log could not be written to its end: %s", error)
@@ -180,8 +181,10 @@ class Persistence:
                 if not force:
                     raise ReplyError("Errors trying to SHUTDOWN. Check logs.") from error
         self._save_at_end = False
+        self._has_whole = self._engine.scripting.running is None
         self._engine.workers.stop()  # what a thread would still write is in no snapshot
         self._stop()
+        self._engine.scripting.abandon()
 
     # -- from time to time ------------------------------------------------------------------------------------
 
