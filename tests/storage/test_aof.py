@@ -225,6 +225,23 @@ def test_a_crash_between_the_new_manifest_and_the_clean_up_is_cleaned_up(tmp_pat
     assert not old.exists()
 
 
+@pytest.mark.parametrize("name", ["a b", " ", "a'b", 'a"b', '"a" seq 1', "#", "ä", "a\tb\n", "\u2028", "\udcff"])
+def test_a_log_may_have_any_file_name(tmp_path: Path, name: str) -> None:
+    first = Life(tmp_path, appendfilename=name)
+    first.run("SET a 1")
+    first.close()
+    again = Life(tmp_path, appendfilename=name)
+    again.persistence.start_rewrite()
+    again.wait_for_child()
+    assert again.close() == {b"0:a": b"1"}
+
+
+def test_names_in_a_manifest_of_an_older_version_have_no_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "manifest"
+    path.write_text("file ä\\x41'.1.base.pns seq 1 type b\n")
+    assert manifest.read(path).base == "ä\\x41'.1.base.pns"
+
+
 def test_a_rewrite_that_cannot_read_the_old_manifest_fails_and_that_is_all(tmp_path: Path) -> None:
     Life(tmp_path).close()
     [listing] = tmp_path.glob("appendonlydir/*.manifest")

@@ -14,6 +14,8 @@ loads, and nothing is ever removed that a manifest did not name.
 An increment says at which offset of the feed it begins, and the lines #feed are the lineage (lineage.py); a log of an
 older version has neither. History with an offset is kept for replicas, which may have to read it.
 
+A name is quoted if a word of the configuration file would have to be. Older versions quoted none.
+
 The line #state says whether every change goes to this log, or it was turned off on purpose: log_or_snapshot.py goes by
 it. The line #own says that its last feed is of the server that has it, and not of a leader that this server follows.
 """
@@ -26,10 +28,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from penstock.engine.config_file import quoted
+from penstock.protocol.grammar import split_inline
 from penstock.storage.files import StorageError, replace_file
 from penstock.storage.lineage import Lineage
 
-_line = re.compile(r"file (\S+) seq (\d+) type ([bih])(?: startoffset (\d+))?").fullmatch
+_line = re.compile(r"""file ("(?:[^"\\]|\\.)*"|[^"\s]\S*) seq (\d+) type ([bih])(?: startoffset (\d+))?""").fullmatch
 _feed = re.compile(r"#feed ([0-9a-f]{40}) (\d+)").fullmatch
 _state = re.compile(r"#state (on|off)").fullmatch
 
@@ -67,7 +71,7 @@ class Manifest:
         text += "".join(f"#feed {feed} {start}\n" for feed, start in self.lineage.feeds)
         for name, kind in rows:
             start = f" startoffset {self.starts[name]}" if name in self.starts else ""
-            text += f"file {name} seq {sequence_of(name)} type {kind}{start}\n"
+            text += f"file {quoted(name)} seq {sequence_of(name)} type {kind}{start}\n"
         replace_file(path, lambda file: file.write(text.encode()))
 
     def repaired(self) -> Manifest:
@@ -110,12 +114,13 @@ def read(path: Path) -> Manifest:
         found = _line(line.strip())
         if found is None or not line.endswith("\n") or (found[3] == "b" and (base or increments)):
             raise StorageError(path, begin, f"this is no line of a manifest: {line.strip()!r}", "Restore the file")
+        name = found[1] if found[1][0] != '"' else split_inline(found[1].encode())[0].decode("utf-8", "surrogateescape")
         if found[3] == "b":
-            base = found[1]
+            base = name
         else:
-            (increments if found[3] == "i" else history).append(found[1])
+            (increments if found[3] == "i" else history).append(name)
         if found[4] is not None:
-            starts[found[1]] = int(found[4])
+            starts[name] = int(found[4])
         last = max(last, int(found[2]))
     if not base:
         raise StorageError(path, 0, "the manifest lists no base", "Restore the file")
