@@ -202,6 +202,17 @@ def test_dir_must_be_a_folder(tmp_path: Path) -> None:
     assert config.show("dir") == str(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["dbfilename", "appendfilename", "appenddirname"])
+def test_a_file_name_cannot_leave_the_folder(name: str) -> None:
+    what = "dirname" if name == "appenddirname" else "filename"
+    for path in ("a/b", "/a", "a\\b", "..", ".", "a\0"):
+        with pytest.raises(ConfigError, match=f"{name} can't be a path, just a {what}"):
+            change(Config(), **{name: path})
+    with pytest.raises(ConfigError, match=f"command line: directive '{name}' \\(''\\): {name} can't be empty"):
+        build(arguments=[(name, [""])])
+    assert build(f"{name} 'a b'").show(name) == "a b"
+
+
 def test_an_error_in_a_file_tells_the_line() -> None:
     with pytest.raises(ConfigError, match=r"line 2: directive 'hz' \('fast'\): argument couldn't be parsed"):
         build("port 7000\nhz fast\n")

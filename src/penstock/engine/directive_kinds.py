@@ -132,6 +132,20 @@ MEMORY_OR_PERCENT = Kind("memory | percentage", _memory_or_percent, lambda it: f
 LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock all clients out
 
 
+def file_name(directive: str, what: str = "filename") -> Kind[str]:
+    """The name of a file or folder inside `dir`."""
+
+    def parse(words: list[str]) -> str:
+        name = _one(words)
+        if not name:
+            raise ValueError(f"{directive} can't be empty")
+        if name in (".", "..") or any(letter in name for letter in "/\\\0"):
+            raise ValueError(f"{directive} can't be a path, just a {what}")
+        return name
+
+    return Kind("file name", parse, str, is_text=True)
+
+
 def _address(words: list[str]) -> list[str]:
     return [word for text in words for word in text.split()]
 

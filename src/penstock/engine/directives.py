@@ -31,6 +31,7 @@ from penstock.engine.directive_kinds import (
     Kind,
     choice,
     clamped,
+    file_name,
     integer,
     memory,
 )  # fmt: skip
@@ -222,7 +223,7 @@ class Settings:
     )
     # durability
     dir = D(FOLDER, ".", "Folder for the log and the snapshots.", protected=True)
-    dbfilename = D(TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True)
+    dbfilename = D(file_name("dbfilename"), "dump.pns", "File name of the snapshot, inside dir.", protected=True)
     save = D(
         SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."
     )
@@ -233,8 +234,12 @@ class Settings:
         "Log every change to the append-only file. CONFIG SET to yes is answered when the log holds everything, so "
         "that later changes survive a crash.",
     )
-    appendfilename = D(TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False)
-    appenddirname = D(TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False)
+    appendfilename = D(
+        file_name("appendfilename"), "appendonly.aof", "First part of the log's file names.", mutable=False
+    )
+    appenddirname = D(
+        file_name("appenddirname", "dirname"), "appendonlydir", "Folder for the log's files, inside dir.", mutable=False
+    )
     appendfsync = D(
         choice("everysec", "always", "no"),
         "everysec",
