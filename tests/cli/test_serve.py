@@ -85,6 +85,59 @@ def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complain
     assert "Traceback" not in process.stderr
 
 
+def test_the_command_line_takes_a_whole_line_in_a_word() -> None:
+    config = configure(["--hz 20", "--user tess on '>a b=c'", "--dir=a b", "--save 60 1", "300", "10"], {})
+    assert (config.hz, config.user, config.save) == (20, ["tess on >a b=c"], [(60, 1), (300, 10)])
+    assert config.show("dir").endswith("/a b")
+
+
+def test_a_file_includes_others_where_it_names_them(tmp_path: Path) -> None:
+    (tmp_path / "1.conf").write_text("hz 11\nmaxclients 11")
+    (tmp_path / "2.conf").write_text(f"hz 22\nsave 60 1\ninclude {tmp_path}/none*.conf")
+    main = tmp_path / "main.conf"
+    main.write_text(f"hz 1\nInclude '{tmp_path}/[12].conf'\nmaxclients 7")
+    config = configure([str(main)], {})
+    assert (config.hz, config.maxclients, config.save) == (22, 7, [(60, 1)])
+    config = configure([str(main), "--hz", "3", "--include", f"{tmp_path}/1.conf", "--save", ""], {})
+    assert (config.hz, config.maxclients, config.save) == (11, 11, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("include other.conf\n", "other.conf: line 2: directive 'hz' ('x'): argument couldn't be parsed"),
+        ("include none.conf", "main.conf: line 1: cannot read the configuration file 'none.conf': No such file"),
+        ("include a b", "main.conf: line 1: include takes one file, or a pattern of files"),
+        ("\ninclude main.conf", "main.conf: line 2: the file 'main.conf' includes itself"),
+        ("include *.conf", "includes itself"),
+        ("rename-command FLUSHALL ''", "line 1: directive 'rename-command' is not supported: ACLs decide"),
+    ],
+)
+def test_what_is_wrong_with_an_included_file_is_named(
+    text: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("main.conf").write_text(text)
+    Path("other.conf").write_text("port 0\nhz x\n" if "*" not in text else "")
+    with pytest.raises(ConfigError) as raised:
+        configure(["main.conf"], {})
+    assert complaint in str(raised.value)
+    assert str(raised.value).count("line") == 1, "the one place that is wrong"
+
+
+def test_a_server_starts_without_a_pidfile_that_it_cannot_write(tmp_path: Path) -> None:
+    port = free_port()
+    process = start("--port", str(port), "--pidfile", "none/server.pid", "--save", "", cwd=tmp_path)
+    try:
+        with connected(port, process) as client:
+            assert client.ping()
+    finally:
+        process.terminate()
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "cannot write the pidfile none/server.pid: No such file or directory" in output
+
+
 def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("port 7000\n# fine\nappendonly maybe\n")
     process = subprocess.run(

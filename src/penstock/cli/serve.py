@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.secrets import from_environment
-from penstock.engine.config import Config, ConfigError, build
+from penstock.engine.config import Config, ConfigError, build, parse_file, read_file
 from penstock.engine.directives import DIRECTIVES
 from penstock.engine.keyspace.allocators import share_heap
 from penstock.engine.leadership import AGENT
@@ -80,27 +80,23 @@ def _run_agent(config: Config, words: list[str], environment: dict[str, str]) ->
 def configure(words: list[str], environment: MutableMapping[str, str]) -> Config:
     """The Config of a command line, as redis-server reads one: a file first, then --name value [value ...].
 
-    --name=value will do, too, as for every other subcommand. Secrets may come from the environment, which wins over
-    the file.
+    --name=value will do, too, as for every other subcommand, and so will a whole line in one word ('--save 60 1').
+    Secrets may come from the environment, which wins over the file.
     """
     file = None if not words or words[0].startswith("--") else words.pop(0)
     directives: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            directives.append((name, [value] if equals else []))
+            if " " in name:
+                directives += [(name, values) for _, name, values in parse_file(word[2:], "command line: ")]
+            else:
+                directives.append((name, [value] if equals else []))
         elif not directives:
             raise ConfigError(f"command line: expected --directive, got '{word}'. Usage: {USAGE}")
         else:
             directives[-1][1].append(word)
-    text = None
-    if file is not None:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot read the configuration file '{file}': {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"the configuration file '{file}' is not UTF-8 text") from None
+    text = read_file(file) if file is not None else None
     try:
         config = build(text, [*from_environment(environment), *directives])
     except ConfigError as error:

@@ -12,6 +12,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from penstock.engine.directive_kinds import BUFFER_LIMITS, SAVE
 from penstock.engine.directives import DIRECTIVES, Directive, Settings, find_directive
 from penstock.protocol.errors import PenstockError
 from penstock.protocol.grammar import split_inline
+
+_NOT_HERE = {
+    "rename-command": "is not supported: ACLs decide who may run a command (ACL SETUSER, or the directive user)",
+}
 
 
 class ConfigError(PenstockError):
@@ -69,6 +74,8 @@ class Config(Settings):
         """Set a directive at start. `where` is put in front of an error: "line 3"."""
         directive = find_directive(name)
         if directive is None:
+            if name.lower() in _NOT_HERE:
+                raise ConfigError(f"{where}directive '{name}' {_NOT_HERE[name.lower()]}")
             near = difflib.get_close_matches(name.lower(), DIRECTIVES, 1)
             raise ConfigError(f"{where}unknown directive '{name}'{f'; did you mean {near[0]}?' if near else ''}")
         try:
@@ -129,8 +136,21 @@ def lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, name, words) of every directive in a file; comments and blank lines are skipped."""
+def read_file(file: str) -> str:
+    """The text of a configuration file."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file '{file}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the configuration file '{file}' is not UTF-8 text") from None
+
+
+def parse_file(text: str, place: str = "") -> Iterator[tuple[int, str, list[str]]]:
+    """(line number, name, words) of every directive in a file; comments and blank lines are skipped.
+
+    An error says that it is at `place`.
+    """
     for number, line in enumerate(lines_of(text), 1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -138,7 +158,7 @@ def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:
         try:
             raw = split_inline(line.encode("utf-8", "surrogateescape"))
         except PenstockError:
-            raise ConfigError(f"line {number}: unbalanced quotes") from None
+            raise ConfigError(f"{place}line {number}: unbalanced quotes") from None
         name, *words = [word.decode("utf-8", "surrogateescape") for word in raw]
         yield number, name, words
 
@@ -147,10 +167,33 @@ def build(file_text: str | None = None, arguments: Iterable[tuple[str, list[str]
     """A Config from a file's text, then the command line's directives on top of it."""
     config = Config()
     if file_text is not None:
-        for number, name, words in parse_file(file_text):
-            config.load(name, words, f"line {number}: ")
+        _load_text(config, file_text)
     if file_text is not None and "save" in config.given and any(name == "save" for name, _ in arguments):
         config.given.discard("save")
     for name, words in arguments:
-        config.load(name, words, "command line: ")
+        _load(config, name, words, "command line: ")
     return config
+
+
+def _load_text(config: Config, text: str, place: str = "", within: tuple[str, ...] = ()) -> None:
+    for number, name, words in parse_file(text, place):
+        _load(config, name, words, f"{place}line {number}: ", within)
+
+
+def _load(config: Config, name: str, words: list[str], where: str, within: tuple[str, ...] = ()) -> None:
+    """Set a directive, or those of the files that it includes; `within` are the included files that lead to it."""
+    if name.lower() != "include":
+        config.load(name, words, where)
+        return
+    if len(words) != 1:
+        raise ConfigError(f"{where}include takes one file, or a pattern of files")
+    pattern = words[0]
+    files = sorted(glob(pattern)) if has_magic(pattern) else words  # noqa: PTH207  # a Path takes no absolute pattern
+    for file in files:
+        if (path := os.path.realpath(file)) in within:
+            raise ConfigError(f"{where}the file '{file}' includes itself")
+        try:
+            text = read_file(file)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        _load_text(config, text, f"{file}: ", (*within, path))

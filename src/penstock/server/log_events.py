@@ -90,6 +90,7 @@ ALL: list[Event] = [
         "warning",
         ("accept-failed", "cannot accept a client: %s", "error", "The system has no descriptors or memory left."),
         ("metrics-accept-failed", "cannot accept a connection for metrics: %s", "error", "The same, for metrics."),
+        ("pidfile-failed", "cannot write the pidfile %s: %s", "file error", "The server starts without it."),
         ("stop-forced", "asked to stop a second time: leaving at once", "", "A second Ctrl-C; nothing is saved."),
         ("client-unread", "closing client %s (id %d): it does not read, and %d bytes of commands and %d of replies "
          "wait, more than client-query-buffer-limit", "client id commands replies", "It sends and does not read."),

@@ -175,8 +175,12 @@ def _show_banner(config: Config, app: App) -> None:
 
 @contextlib.contextmanager
 def _pidfile(path: str):  # type: ignore[no-untyped-def]
-    if path:
-        Path(path).write_text(f"{os.getpid()}\n")
+    try:
+        if path:
+            Path(path).write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        logger.warning("cannot write the pidfile %s: %s", path, error.strerror)
+        path = ""
     try:
         yield
     finally:
