@@ -144,6 +144,14 @@ def test_a_blocked_command_is_shown_once(monitor: RawClient, client: RawClient, 
     assert [shown(monitor)[2] for _ in range(2)] == [b'"RPUSH" "queue" "x"', b'"PING"']
 
 
+@pytest.mark.since("7.0")
+def test_a_client_that_monitors_cannot_use_the_data(monitor: RawClient) -> None:
+    for words in ("GET a", "SET a 1", "DBSIZE", "PUBLISH a b", "EVAL return 0", "FLUSHALL"):
+        assert str(monitor.ask(words)) == "ERR Replica can't interact with the keyspace"
+    assert monitor.ask("RESET") == b"RESET"
+    assert monitor.ask("GET a") is None
+
+
 def test_reset_ends_it(monitor: RawClient, client: RawClient) -> None:
     assert monitor.ask("RESET") == b"RESET"
     client.ask("PING unseen")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag
+from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Status
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.engine.session import Session
 
 _HIDDEN = b"(redacted)"
+_OF_THE_DATA = Flag.READONLY | Flag.WRITE | Flag.MAY_REPLICATE
 _INNER = {
     "ACL DRYRUN": 3,
     "COMMAND GETKEYS": 2,
@@ -37,14 +39,24 @@ class Monitors:
 
     def add(self, session: Session) -> None:
         session.monitoring = True
+        if not self.sessions:
+            self._engine.gates.append(self._gate)
+            self._engine.require_gates("monitor", True)
         self.sessions[session] = None
-        self._engine.require_gates("monitor", True)
 
     def remove(self, session: Session) -> None:
         if session.monitoring:
             session.monitoring = False
             del self.sessions[session]
-            self._engine.require_gates("monitor", bool(self.sessions))
+            if not self.sessions:
+                self._engine.gates.remove(self._gate)
+                self._engine.require_gates("monitor", False)
+
+    @staticmethod
+    def _gate(session: Session, command: Command, argv: Argv) -> None:
+        """A client that monitors may not use the data, as in Redis, which treats it as a replica."""
+        if session.monitoring and (command.flags & _OF_THE_DATA or command.name.startswith("EVAL")):
+            raise ReplyError("Replica can't interact with the keyspace")
 
     def feed(self, session: Session, command: Command, argv: Argv) -> None:
         """Show a command that just ran."""
