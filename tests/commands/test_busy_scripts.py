@@ -152,6 +152,21 @@ def test_a_long_sort_gives_what_a_short_one_does(monkeypatch: pytest.MonkeyPatch
         assert client.eval(script, 0) == answer
 
 
+@pytest.mark.parametrize(
+    ("begin", "complaint"), [("", "running a script"), ("redis.call('set', 'a', 1)", "script already executed write")]
+)
+def test_a_busy_script_is_no_function_to_kill(begin: str, complaint: str) -> None:
+    with Server(busy_reply_threshold=20) as server, redis.Redis.from_url(server.url) as other:
+        runaway = Runaway(server.url, f"{begin} for i = 1, 1e9 do end")
+        assert "busy" in _until_busy(other).lower()
+        with pytest.raises(redis.ResponseError, match=complaint):
+            other.execute_command("FUNCTION KILL")
+        with pytest.raises(redis.ResponseError, match="running a script"):
+            other.execute_command("FUNCTION STATS")
+        other.shutdown(nosave=True)
+        runaway.end()
+
+
 def test_shutdown_without_saving_ends_a_busy_script() -> None:
     with Server(busy_reply_threshold=50) as server:
         runaway = Runaway(server.url, "redis.call('set', 'a', 1) while true do end")

@@ -149,6 +149,14 @@ def test_mistakes_around_scripts_have_the_words_of_redis(r: redis.Redis, argv: l
         r.execute_command(*argv)
 
 
+def test_the_debugger_is_not_turned_off_in_a_transaction(r: redis.Redis) -> None:
+    assert r.execute_command("SCRIPT DEBUG", "NO") in (b"OK", True)
+    with r.pipeline() as pipe:
+        pipe.execute_command("SCRIPT DEBUG", "NO")
+        with pytest.raises(redis.ResponseError, match="SCRIPT DEBUG must be called outside a pipeline"):
+            pipe.execute()
+
+
 @pytest.mark.since("7.0")
 def test_read_only_variants_read_and_do_not_write(r: redis.Redis) -> None:
     r.set("a", "1")
@@ -452,6 +460,16 @@ def test_a_set_that_is_not_to_be_sorted_has_one_order_in_scripts() -> None:
 
 def test_no_flags_in_a_shebang_are_no_mistake() -> None:
     assert Bench().eval("#!lua flags=\nreturn 1") == b":1\r\n"
+
+
+@pytest.mark.since("7.0")
+@pytest.mark.parametrize("head", ['#!lua flags="no-writes"', "#!lua  'flags=no-writes'\t"])
+def test_words_of_a_shebang_may_be_quoted(r: redis.Redis, head: str) -> None:
+    assert r.eval(f"{head}\nreturn 1", 0) == 1
+    with pytest.raises(redis.ResponseError, match="Write commands are not allowed from read-only scripts"):
+        r.eval(f"{head}\nredis.call('set', 'a', 1)", 0)
+    with pytest.raises(redis.ResponseError, match="Invalid engine in script shebang"):
+        r.eval(f"{head}'\nreturn 1", 0)
 
 
 @pytest.mark.since("7.0")

@@ -202,7 +202,8 @@ def test_commands_typed_in_a_terminal_are_understood(kind: type[Reader]) -> None
     ("line", "words"),
     [
         (rb'a "b c" d', [b"a", b"b c", b"d"]), (rb'"\x41\n\"\\"', [b'A\n"\\']), (rb"'it\'s'", [b"it's"]),
-        (rb"'a\n'", [rb"a\n"]), (b"  a\t b  ", [b"a", b"b"]), (b'""', [b""]), (b"", []), (rb'"\q"', [b"q"]),
+        (rb"'a\n'", [rb"a\n"]), (b"  a\t b  ", [b"a", b"b"]), (b'""', [b""]), (b"", []),
+        (b"\x0ba\x0bb\x0c \x0c c\x0b", [b"a\x0bb\x0c", b"c\x0b"]), (b'"a"\x0bb', [b"a", b"b"]), (rb'"\q"', [b"q"]),
     ],
 )  # fmt: skip
 def test_quotes_as_in_redis(line: bytes, words: list[bytes]) -> None:

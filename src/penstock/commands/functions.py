@@ -64,6 +64,7 @@ def function_list(session: Session, argv: Argv) -> Reply:
 @command("FUNCTION STATS", arity=2, flags=Flag.NOSCRIPT | Flag.ALLOW_BUSY, group="scripting", cost="O(1)")
 def function_stats(session: Session, argv: Argv) -> Reply:
     """Answer that no function runs, and that there is none."""
+    session.engine.scripting.refuse_if_busy()
     return {
         b"running_script": None,
         b"engines": {b"LUA": {b"libraries_count": 0, b"functions_count": 0}},
@@ -119,6 +120,9 @@ def function_delete(session: Session, argv: Argv) -> Reply:
 @command("FUNCTION KILL", arity=2, flags=Flag.NOSCRIPT | Flag.ALLOW_BUSY, group="scripting", cost="O(1)")
 def function_kill(session: Session, argv: Argv) -> Reply:
     """Answer that no function runs."""
+    scripting = session.engine.scripting
+    scripting.killable()
+    scripting.refuse_if_busy()
     raise NotBusy
 
 

@@ -178,6 +178,8 @@ def script_kill(session: Session, argv: Argv) -> Reply:
 @command("SCRIPT DEBUG", arity=3, flags=Flag.NOSCRIPT, group="scripting", syntax="<YES | SYNC | NO>")
 def script_debug(session: Session, argv: Argv) -> Reply:
     """Accept NO; there is no debugger to turn on."""
+    if not session.may_block:
+        raise ReplyError("SCRIPT DEBUG must be called outside a pipeline")
     if argv[2].upper() == b"NO":
         return OK
     if argv[2].upper() in (b"YES", b"SYNC"):

@@ -41,14 +41,14 @@ from penstock.protocol.errors import (
     NoReplicas,
     NotBusy,
     OutOfMemory,
+    ProtocolError,
     ReadOnly,
     ReplyError,
     Unkillable,
     one_line,
 )
-from penstock.protocol.resp import (
-    Raw,
-)
+from penstock.protocol.grammar import split_inline
+from penstock.protocol.resp import Raw
 from penstock.types.stream.messages import Place
 
 if TYPE_CHECKING:
@@ -251,6 +251,11 @@ class Scripting:
 
     def kill(self) -> None:
         """Have the script that blocks other clients end at its next tick."""
+        run = self.killable()
+        run.killed = run.read_only = True  # it begins no write before it ends
+
+    def killable(self) -> Run:
+        """The script that blocks other clients; an error if there is none, or if it has written."""
         run = self.running
         if run is None:
             raise NotBusy
@@ -259,7 +264,7 @@ class Scripting:
                 "Sorry the script already executed write commands against the dataset. You can either wait the script "
                 "termination or kill the server in a hard way using the SHUTDOWN NOSAVE command."
             )
-        run.killed = run.read_only = True  # it begins no write before it ends
+        return run
 
     def abandon(self) -> None:
         """End a busy script at its next tick, even if it has written, and without a reply: the server stops without
@@ -471,7 +476,10 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
     head, newline, body = source.partition(b"\n")
     if not newline:
         raise ReplyError("Invalid script shebang")
-    engine, *options = head.decode("utf-8", "backslashreplace").split()
+    try:
+        engine, *options = [word.decode("utf-8", "backslashreplace") for word in split_inline(head)]
+    except ProtocolError:
+        raise ReplyError("Invalid engine in script shebang") from None
     if engine != "#!lua":
         raise ReplyError(f"Unexpected engine in script shebang: {engine}")
     flags: set[str] = set()

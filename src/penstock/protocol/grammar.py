@@ -16,6 +16,7 @@ MAX_INLINE = 64 * 1024
 MORE: Final = object()
 """The value of `take` when no complete command is left."""
 
+_ENDS_WORD = b" \t\r\n"
 _HTTP = (b"POST", b"HOST:")
 _hex_escape = re.compile(rb"\\x([0-9a-fA-F]{2})").match
 
@@ -32,6 +33,8 @@ def inline_command(line: bytes) -> Argv:
 def split_inline(line: bytes) -> Argv:
     """Words of an inline command; double quotes take escapes, single quotes only \\'.
 
+    As in Redis, a vertical tab or form feed is white space between words, and does not end one.
+
     >>> split_inline(b'SET k "a b\\\\n"')
     [b'SET', b'k', b'a b\\n']
     """
@@ -43,15 +46,15 @@ def split_inline(line: bytes) -> Argv:
         if at >= end:
             return words
         word = bytearray()
-        while at < end and not line[at : at + 1].isspace():
+        while at < end and line[at] not in _ENDS_WORD:
             mark = line[at : at + 1]
             if mark in (b'"', b"'"):
                 at = _quoted(line, at + 1, mark, word)
                 if at < end and not line[at : at + 1].isspace():
                     raise ProtocolError("Protocol error: unbalanced quotes in request")
-            else:
-                word += mark
-                at += 1
+                break
+            word += mark
+            at += 1
         words.append(bytes(word))
 
 
