@@ -238,6 +238,20 @@ def test_client_unblock_ends_a_wait(r: redis.Redis, crowd: Crowd) -> None:
 
 
 @pytest.mark.since("7.0")
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("BLMPOP x 0 a LEFT", "numkeys should be greater than 0"), ("BLMPOP -1 1 a UP", "syntax error"),
+        ("BLMPOP x 1 a LEFT COUNT 0", "count should be greater than 0"),
+        ("BLMPOP x 1 a LEFT", "timeout is not a float or out of range"), ("BZMPOP -1 1 a UP", "syntax error"),
+    ],
+)  # fmt: skip
+def test_of_many_arguments_the_timeout_is_looked_at_last(r: redis.Redis, line: str, complaint: str) -> None:
+    with pytest.raises(redis.ResponseError, match=complaint):
+        r.execute_command(*line.split())
+
+
+@pytest.mark.since("7.0")
 def test_a_wait_that_ends_with_an_error_is_a_failed_call(r: redis.Redis, crowd: Crowd) -> None:
     r.config_resetstat()
     waiter = crowd.waiting("BLPOP k 0")

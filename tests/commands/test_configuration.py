@@ -93,6 +93,17 @@ def test_what_a_directive_does_not_take_is_refused_in_redis_words(r: redis.Redis
     assert r.config_get(pairs[0]) == before
 
 
+@pytest.mark.since("7.0")
+def test_limits_without_a_class_change_nothing_and_a_backlog_has_a_least_size(r: redis.Redis) -> None:
+    before = r.config_get("*l*-b*l*-*")
+    assert r.config_set("client-output-buffer-limit", "")
+    assert r.config_get("*l*-b*l*-*") == before
+    assert r.config_set("repl-backlog-size", "100")
+    assert r.config_get("repl-backlog-size") == {"repl-backlog-size": "16384"}
+    assert "must be between 1 and 9223372036854775807" in error_of(r, "CONFIG SET", "repl-backlog-size", "0")
+    assert r.config_set("repl-backlog-size", before["repl-backlog-size"])
+
+
 def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
     for asked, kept in (("0", "1"), ("1000", "500"), ("10", "10")):
         assert r.config_set("hz", asked)

@@ -113,7 +113,7 @@ def test_a_password_is_asked_for(guarded: Server) -> None:
     with RawClient(guarded.port) as client:
         for words in ("GET k", "PING", "NONSENSE"):
             assert client.ask(words).split()[0] in ("NOAUTH", "ERR")
-        assert client.ask("HELLO 3").startswith("NOAUTH HELLO must be called with the client already authenticated")
+        assert client.ask("HELLO 3").startswith("NOAUTH HELLO must be called with the client already authenticated, ")
         assert client.ask("AUTH wrong").startswith("WRONGPASS ")
         assert client.ask("AUTH sesame") == b"OK"
         assert client.ask("AUTH default wrong").startswith("WRONGPASS ")

@@ -74,8 +74,8 @@ def _pop(session: Session, argv: Argv, left: bool) -> Reply:
 )
 def blmpop(session: Session, argv: Argv) -> Reply:
     """Pop from the first of the lists that has elements, and answer its key and them; wait while there is none."""
-    deadline = to_timeout(argv[1], session.engine.clock.now)
     wanted = parse_multi_pop(argv[2:], b"LEFT", b"RIGHT")
+    deadline = to_timeout(argv[1], session.engine.clock.now)
     popped = pop_from_first_list(session, session.candidates(wanted.names), wanted)
     return popped or session.block(wanted.names, deadline, NULL_ARRAY)
 

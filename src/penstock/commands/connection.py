@@ -64,8 +64,8 @@ def hello(session: Session, argv: Argv) -> Reply:
         session.engine.acl.log_in(session, *credentials)
     if not session.authenticated:
         raise NoAuth(
-            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> "
-            "<pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
+            "HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> "
+            "option can be used to authenticate the client and select the RESP protocol version at the same time"
         )
     if name is not None:
         session.name = name

@@ -66,8 +66,9 @@ def _within(number: int, low: int, high: int) -> int:
     return number
 
 
-def memory(low: int, high: int) -> Kind[int]:
-    return Kind("memory", lambda words: _within(parse_memory(_one(words)), low, high), str)
+def memory(low: int, high: int, least: int = 0) -> Kind[int]:
+    """Bytes; fewer than `least`, which are allowed from `low` on, become `least`."""
+    return Kind("memory", lambda words: max(_within(parse_memory(_one(words)), low, high), least), str)
 
 
 def _memory_or_percent(words: list[str]) -> int:
@@ -129,6 +130,7 @@ WORDS: Kind[list[str]] = Kind("words", lambda words: words, " ".join, split=True
 FOLDER: Kind[str] = Kind("folder", _one, os.path.abspath, is_text=True)
 MEMORY = memory(0, (1 << 64) - 1)
 MEMORY_OR_PERCENT = Kind("memory | percentage", _memory_or_percent, lambda it: f"{-it}%" if it < 0 else str(it))
+BACKLOG = memory(1, (1 << 63) - 1, least=1 << 14)
 LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock all clients out
 
 
@@ -175,6 +177,8 @@ BufferLimits = dict[str, tuple[int, int, int]]
 
 
 def _buffer_limits(words: list[str]) -> BufferLimits:
+    if words == [""]:  # no class, so none changes
+        return {}
     words = [word for text in words for word in text.split()]
     if not words or len(words) % 4:
         raise ValueError("Wrong number of arguments in buffer limit configuration.")

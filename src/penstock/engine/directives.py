@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from penstock.engine.arguments import INT64_MAX
 from penstock.engine.directive_kinds import (
     ADDRESS,
+    BACKLOG,
     BUFFER_LIMITS,
     FOLDER,
     INT_MAX,
@@ -33,7 +33,6 @@ from penstock.engine.directive_kinds import (
     clamped,
     file_name,
     integer,
-    memory,
 )  # fmt: skip
 from penstock.types.xstream import LARGEST_BLOCK
 
@@ -308,9 +307,10 @@ class Settings:
         aliases=("min-slaves-max-lag",),
     )
     repl_backlog_size = D(
-        memory(1, INT64_MAX),
+        BACKLOG,
         256 << 20,
-        "Bytes of the log that are kept for replicas that are away, beyond the current file. They are on disk.",
+        "Bytes of the log that are kept for replicas that are away, beyond the current file; 16384 at least. They are "
+        "on disk.",
     )
     repl_backlog_ttl = D(_COUNT, 3600, "Seconds without any replica after which these bytes are removed; 0 keeps them.")
     repl_timeout = D(
