@@ -298,8 +298,8 @@ def test_what_only_the_deposed_leader_has_is_put_aside(world: Shard) -> None:
     world.to_node[leader].mend()
     wait_until(world.are_in_sync)
     assert world.leader.call("EXISTS", "unconfirmed") == 0
-    (kept,) = (leader.folder / "appendonlydir").glob("*.diverged")
-    assert b"unconfirmed" in kept.read_bytes()
+    kept = (leader.folder / "appendonlydir").glob("*.diverged")  # more than one if its copy was interrupted
+    assert any(b"unconfirmed" in path.read_bytes() for path in kept)
 
 
 def test_a_change_that_only_the_leader_has_is_not_shown(world: Shard) -> None:
