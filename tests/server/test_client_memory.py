@@ -110,6 +110,20 @@ def test_a_client_that_is_not_to_be_evicted_stays(port: int) -> None:
         wait_until(lambda: len(other.client_list()) == 1)
 
 
+def test_replicas_count_for_limits_of_their_own(port: int) -> None:
+    with redis.Redis(port=port) as other, _connected(port) as replica:
+        other.setrange("big", BIG - 1, b"x")
+        replica.sendall(pack(b"REPLCONF", b"capa", b"penstock"))
+        assert replica.recv(100) == b"+OK\r\n"
+        replica.sendall(pack(b"GET", b"big"))
+        wait_until(lambda: any(int(each["omem"]) > 20 * MEGABYTE for each in other.client_list()))
+        other.config_set("maxmemory-clients", MEGABYTE)
+        with _connected(port) as client:
+            client.sendall(pack(b"GET", b"big"))
+            assert _is_closed(client)
+        assert _evicted(other) == 1
+
+
 def test_a_lower_limit_is_applied_at_once(port: int) -> None:
     with redis.Redis(port=port) as other, _connected(port) as silent:
         other.config_set("maxmemory-clients", 0)

@@ -5,7 +5,8 @@ says so where that happens (`notice`), which is not on the way of a client that 
 the loop then counts all clients. Ten times a second (`hz`) they are counted in any case: for a long transaction, or for
 many small clients. To count ten thousand takes several milliseconds, so a tenth of the time is spent on it at most.
 
-The client that takes the most is closed first, as in Redis, unless it said CLIENT NO-EVICT ON.
+The client that takes the most is closed first, as in Redis, unless it said CLIENT NO-EVICT ON. Replicas do not count:
+they have limits of their own (client-output-buffer-limit).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class ClientMemory:
         """Close clients until the others take no more than allowed."""
         self._planned = False
         started = self._app.loop.time()
-        taken = {each: each.session.memory() for each in self._app.connections if not each.session.closing}
+        counted = [each for each in self._app.connections if not (each.session.closing or each.session.link)]
+        taken = {each: each.session.memory() for each in counted}
         excess = sum(taken.values()) - self._limit
         evictable = [each for each in taken if not each.session.no_evict] if excess > 0 else []
         for connection in sorted(evictable, key=taken.__getitem__, reverse=True):
