@@ -450,3 +450,19 @@ def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) ->
         assert isinstance(runaway.end(), redis.RedisError)
     finally:
         process.kill()
+
+
+def test_others_are_told_of_a_busy_script_that_came_right_after_a_write(tmp_path: Path) -> None:
+    with (
+        Server(dir=str(tmp_path), appendonly="yes", busy_reply_threshold=50) as server,
+        redis.Redis.from_url(server.url, socket_timeout=60) as other,
+        socket.create_connection(("127.0.0.1", server.port), 60) as busy,
+    ):
+        other.ping()
+        busy.sendall(pack(b"SET", b"k", b"v") + pack(b"EVAL", b"while true do end", b"0"))
+        assert "busy" in _until_busy(other).lower()
+        assert other.script_kill()
+        lines = busy.makefile("rb")
+        assert lines.readline() == b"+OK\r\n"
+        assert b"Script killed" in lines.readline()
+        lines.close()

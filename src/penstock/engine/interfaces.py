@@ -41,6 +41,9 @@ class Commit(Protocol):
         Those that are Unconfirmed become errors if the disk refuses the change.
         """
 
+    def flush(self) -> None:
+        """Write what was logged so far now, and not at the end of this turn of the loop."""
+
 
 class Persistence(Protocol):
     """What commands may ask of storage; storage/persistence.py implements it."""

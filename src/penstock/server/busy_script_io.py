@@ -7,7 +7,7 @@ connection for, because it came during the script or just before, is served too;
 afterwards.
 
 Limits: a TLS client gets no answer before the script ends, because only the loop can decrypt its input. Replies that
-must wait for the disk (appendfsync always) also wait for the end of the script.
+must wait for the disk (appendfsync always) or for replicas also wait for the end of the script.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class BusyScriptSockets:
                 self._accept(key.data)
 
     def _begin(self) -> None:
+        if self._app.engine.commit is not None:  # else replies wait for what was logged before the script
+            self._app.engine.commit.flush()
         self._selector = selectors.DefaultSelector()
         for connection in self._app.connections:
             number = connection.session.file_number

@@ -23,7 +23,7 @@ class FollowerWriter(SwitchingWriter):
         """Take whole batches, and write them now, or when the thread is done: the leader waits for them."""
         self._pieces += batches
         self.pending = self._planned = True
-        self._flush()
+        self.flush()
 
     def log(self, entries: list[LogEntry]) -> None:
         raise AssertionError(f"a replica changed something by itself: {entries[0][1][:2]!r}")

@@ -95,4 +95,4 @@ class SwitchingWriter(LogWriter):
             super()._finished(error)
         else:
             self._switched(self._switch, error)
-            self._flush()
+            self.flush()

@@ -203,7 +203,7 @@ class LogWriter:
     def _write_soon(self) -> None:
         self.pending = self._planned = True
         if not self._busy:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview]) -> None:
         """Send these once everything logged so far is as safe as the policy says.
@@ -279,7 +279,7 @@ class LogWriter:
         self._joined += 1
         self._has_large = True
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """The end of an iteration, or of the thread's last job: start the next batch."""
         if self._busy:
             return
@@ -410,7 +410,7 @@ class LogWriter:
             self.on_written(batch)
             leaving, self._leaving = self._leaving, []
             self._leave(leaving)
-        self._flush()
+        self.flush()
 
     # -- from time to time ------------------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class LogWriter:
         """
         now = time.monotonic()
         if self._pieces and self.trouble is not None and now - self._last_try >= 1:
-            self._flush()
+            self.flush()
         wanted = (may_sync and self.policy == "everysec" and self._unsynced) or not self.sync_works
         if not wanted or now - self._last_sync < 1:
             return
