@@ -29,10 +29,13 @@ HARMLESS = {
     ),
     "CVE-2015-8080 and CVE-2020-14147 struct numbers": (
         "return {pcall(struct.pack, '>I2147483648', 10)}",
-        "integral size 2147483648 is larger than limit of 32",
+        "integral size overflow",
     ),
-    "CVE-2018-11219 struct sizes": ("return {pcall(struct.unpack, '<c4294967295', 'x')}", "data string too short"),
-    "CVE-2018-11219 struct alignment": ("return {pcall(struct.unpack, '!4294967295xi4', 'x')}", "alignment"),
+    "CVE-2018-11219 struct sizes": ("return {pcall(struct.unpack, '<c4294967295', 'x')}", "integral size overflow"),
+    "CVE-2018-11219 struct alignment": (
+        "return {pcall(struct.unpack, '!4294967295xi4', 'x')}",
+        "integral size overflow",
+    ),
     "CVE-2018-11219 struct offset": ("return {pcall(struct.unpack, 'i4', 'abcdefgh', 2147483647)}", "too short"),
     "CVE-2018-11219 struct counted string": (
         "return {pcall(struct.unpack, '<i4c0', '\\255\\255\\255\\255abc')}",

@@ -537,3 +537,37 @@ def test_a_pause_of_writes_holds_every_script_that_does_not_say_no_writes(source
         reply = bench.run(*words, session=Session(bench.engine))
         assert reply is NO_REPLY if held else reply == b":12\r\n"
     assert bench.run("EVAL_RO", "return 12", "0", session=Session(bench.engine)) == b":12\r\n"
+
+
+NUMBERS = {
+    "struct.size('c99999999999999999999999999')": b"integral size overflow",
+    "struct.size('c2147483647c2147483647')": b"4294967294",
+    "struct.pack('!99999999999999', 1)": b"integral size overflow",
+    "struct.pack('f', '0x' .. string.rep('f', 300))": b"\0\0\x80\x7f",
+    "struct.pack('f', -1e300)": b"\0\0\x80\xff",
+    "struct.pack('b', 0 / 0)": b"\0",
+    "struct.pack('l', 1 / 0)": b"\0\0\0\0\0\0\0\0",
+    "struct.pack('l', -1 / 0)": b"\0\0\0\0\0\0\0\x80",
+    "struct.pack('l', 3 * 2 ^ 65)": b"\0\0\0\0\0\0\0\0",
+    "struct.pack('l', 2 ^ 64 - 2 ^ 11)": b"\0\xf8\xff\xff\xff\xff\xff\xff",
+    "struct.unpack('b', 'a', '0x' .. string.rep('f', 300))": b"data string too short",
+    "struct.unpack('b', 'a', 0 / 0)": b"data string too short",
+    "bit.tohex(1, 1 / 0)": b"",
+    "bit.tohex(1, 2 ^ 32 + 3)": b"001",
+    "bit.tobit('1_0')": b"number expected, got string",
+    "bit.tobit('0x1_0')": b"number expected, got string",
+    "bit.tobit('1e')": b"number expected, got string",
+    "bit.tobit('')": b"number expected, got string",
+    "bit.tobit(' 0x10 ')": b"16",
+    "bit.tobit('0x1p4')": b"16",
+    "bit.tobit('-0x10')": b"-16",
+    "bit.tobit('1\\0x')": b"1",
+    "bit.tobit('infinity')": b"0",
+}
+
+
+@pytest.mark.parametrize("call", NUMBERS)
+def test_numbers_become_integers_as_in_c(r: redis.Redis, call: str) -> None:
+    answer = r.eval(f"return tostring(select(2, pcall(function() return {call} end)))", 0)
+    assert isinstance(answer, bytes)
+    assert answer.removeprefix(b"user_script:1: ").endswith(NUMBERS[call] + b")" * (b"argument" in answer))

@@ -8,6 +8,8 @@ either over.
 from __future__ import annotations
 
 import functools
+import math
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -45,10 +47,20 @@ def _guarded(function: Callable[..., tuple[Any, ...]]) -> Function:
             return function(*arguments)
         except BadArgument as bad:
             return Refusal(f"bad argument #{bad.position} to '{name}' ({bad.problem})".encode())
-        except (OverflowError, MemoryError, ValueError) as error:
-            return Refusal(str(error).encode())
+        except MemoryError:
+            return Refusal(b"not enough memory")
+        except Exception as error:
+            return Refusal(str(error).encode("utf-8", "backslashreplace"))
 
     return guarded
+
+
+_NUMERAL = re.compile(
+    rb"[ \t-\r]*([+-]?(?:0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(?:p[+-]?\d+)?"
+    rb"|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan))[ \t-\r]*(?:\0|\Z)",
+    re.IGNORECASE,
+)
+"""What strtod of C takes for a number, as much of it as C sees."""
 
 
 def _number(arguments: tuple[Any, ...], position: int, missing: str = "no value") -> int | float:
@@ -57,12 +69,22 @@ def _number(arguments: tuple[Any, ...], position: int, missing: str = "no value"
     value = arguments[position - 1]
     if type(value) is int or type(value) is float:
         return value
-    if type(value) is bytes:
+    if type(value) is bytes and (match := _NUMERAL.match(value)):
+        text = match[1].decode()
         try:
-            return int(value, 16) if value[:2].lower() == b"0x" else float(value)
-        except ValueError:
-            pass
+            return float.fromhex(text) if "x" in text.lower() else float(text)
+        except OverflowError:
+            return -math.inf if text.startswith("-") else math.inf
     raise BadArgument(position, f"number expected, got {_lua_type(value)}")
+
+
+def _integer(number: int | float) -> int:
+    """As C makes an integer of 64 bits of a double: one without a sign, if the double has none."""
+    if type(number) is int:
+        return number
+    if math.isfinite(number) and -(2.0**63) <= number < 2.0**64:
+        return int(number)
+    return 0 if number > 0 else -(1 << 63)
 
 
 # -- bit: 32-bit integers, signed when they come out ----------------------------------------------------------
@@ -98,7 +120,7 @@ def bswap(*arguments: Any) -> tuple[Any, ...]:
 @_guarded
 def tohex(*arguments: Any) -> tuple[Any, ...]:
     word = _word(arguments, 1)
-    digits = int(_number(arguments, 2)) if len(arguments) > 1 else 8
+    digits = _signed(_word(arguments, 2)) if len(arguments) > 1 else 8
     text = b"%08x" % word if digits >= 0 else b"%08X" % word
     return (text[8 - min(abs(digits), 8) :],)
 
@@ -139,6 +161,7 @@ _SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "l": 8, "L": 8, "T": 8
 _MAX_INTEGER = 32
 _MAX_ALIGNMENT = 8
 _MAX_FORMAT = 100_000
+_MAX_COUNT = 0x7FFFFFFF  # an int of C
 
 
 class _Layout:
@@ -156,9 +179,12 @@ class _Layout:
 
     def _count(self, default: int) -> int:
         start = self._at
-        while self._at < len(self._text) and self._text[self._at].isdigit():
+        while self._at < len(self._text) and self._text[self._at] in "0123456789":
             self._at += 1
-        return int(self._text[start : self._at]) if self._at > start else default
+        digits = self._text[start : self._at].lstrip("0")
+        if len(digits) > 10 or int(digits or 0) > _MAX_COUNT:
+            raise ValueError("integral size overflow")
+        return int(digits or 0) if self._at > start else default
 
     def options(self) -> Iterator[tuple[str, int]]:
         """(letter, size); the size of "s" is not known, and that of "c" may be 0, "as long as it is"."""
@@ -225,11 +251,19 @@ def pack(*arguments: Any) -> tuple[Any, ...]:
         if letter in "sc":
             data += _text(arguments, position, letter, length)
         elif letter in "fd":
-            data += struct.pack(layout.float_code(letter), _number(arguments, position, "nil"))
+            data += _float(layout, letter, _number(arguments, position, "nil"))
         else:
-            number = int(_number(arguments, position, "nil"))
+            number = _integer(_number(arguments, position, "nil"))
             data += (number & ((1 << 8 * length) - 1)).to_bytes(length, layout.order)
     return (bytes(data),)
+
+
+def _float(layout: _Layout, letter: str, number: int | float) -> bytes:
+    code = layout.float_code(letter)
+    try:
+        return struct.pack(code, number)
+    except OverflowError:  # too large for four bytes
+        return struct.pack(code, math.copysign(math.inf, number))
 
 
 def _text(arguments: tuple[Any, ...], position: int, letter: str, length: int) -> bytes:
@@ -251,7 +285,10 @@ def unpack(*arguments: Any) -> tuple[Any, ...]:
     data = arguments[1] if len(arguments) > 1 else None
     if type(data) is not bytes:
         raise BadArgument(2, f"string expected, got {_lua_type(data)}")
-    at = int(_number(arguments, 3)) - 1 if len(arguments) > 2 else 0
+    offset = _number(arguments, 3) if len(arguments) > 2 else 1
+    if not -(2.0**63) < offset < 2.0**63:  # NaN neither
+        raise BadArgument(2, "data string too short")
+    at = int(offset) - 1
     if at < 0:
         raise BadArgument(3, "offset must be 1 or greater")
     values: list[Any] = []
