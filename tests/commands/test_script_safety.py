@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands.bench import Bench
+
+from penstock.engine.scripting import Scripting
 
 PATIENCE = 60
 
@@ -234,6 +237,39 @@ HARMLESS = {
         " return 1",
         "",
     ),
+    "errors of Python": (
+        "local out = {} for _, call in ipairs({{struct.size, 'c' .. string.rep('9', 30)},"
+        " {struct.pack, 'f', '0x' .. string.rep('f', 300)}, {struct.unpack, 'b', 'a', '0x' .. string.rep('f', 300)},"
+        " {struct.unpack, 'b', 'a', 1 / 0}, {struct.pack, 'b', 0 / 0}, {bit.tohex, 1, 1 / 0}}) do"
+        " local ok, value = pcall(unpack(call)) out[#out + 1] = type(value) end return table.concat(out, ' ')",
+        "string string string string string string",
+    ),
+    "arguments that are together longer than a script's memory": (
+        "local s, a = string.rep('x', 1e7), {} for i = 1, 199 do a[i] = s end"
+        " return {select(2, pcall(bit.bor, unpack(a))), select(2, pcall(struct.pack, 'i', unpack(a))),"
+        " select(2, pcall(redis.call, 'nosuch', unpack(a))), select(2, pcall(redis.acl_check_cmd, unpack(a)))}",
+        "(number expected, got string)" + 3 * "\r\n$17\r\nnot enough memory",
+    ),
+    "a table among many arguments": (
+        "local a = {} for i = 1, 500 do a[i] = i end a[300] = {} return {pcall(redis.call, 'del', unpack(a))}",
+        "arguments must be strings or integers",
+    ),
+}
+
+NESTED = "local function nested(n, f) if n == 0 then return f() end local _, e = pcall(nested, n - 1, f) return e end "
+DEEP = "local function deep(n, f) if n == 0 then return f() end local value = deep(n - 1, f) return value end "
+FULL_STACK = {
+    "a handler that fails": "for i = 1, 20 do xpcall(error, function() {call} error('x') end) end",
+    "nested calls of C": NESTED + "for n = 180, 202 do nested(n, function() {call} end) end",
+    "nested calls": DEEP + "for n = 16360, 16384 do pcall(deep, n, function() {call} end) end",
+    "a coroutine": DEEP + "for n = 16360, 16384, 2 do pcall(deep, n, coroutine.wrap(function() {call} end)) end",
+}
+"""Calls of Python where Lua's stack ends."""
+FROM_FULL_STACK = {
+    "ACL": "redis.acl_check_cmd('get', 'x')",
+    "many arguments": "redis.call('exists', unpack(many))",
+    "a long reply": "redis.call('getrange', 'long', 0, -1)",
+    "many values": "struct.unpack('bb', 'ab')",
 }
 
 
@@ -249,7 +285,8 @@ class Child:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
-    def eval(self, source: str) -> str:
+    def eval(self, source: str | list[str]) -> str:
+        """What a script answers, or a command."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(source) + "\n")
@@ -305,3 +342,91 @@ def test_a_script_that_was_a_hole_elsewhere_is_answered(children: Children, name
     answer = child.eval(source)
     assert words in answer
     assert child.eval("return #string.rep('x', 1e6)") == ":1000000\r\n", "the next script has its memory"
+
+
+@pytest.mark.parametrize("where", FULL_STACK)
+def test_python_is_called_where_the_stack_ends(children: Children, where: str) -> None:
+    child = children.current()
+    child.eval(["SET", "long", "y" * 100_000])
+    for call in FROM_FULL_STACK.values():
+        script = FULL_STACK[where].replace("{call}", call)
+        assert child.eval(f"local many = {{}} for i = 1, 250 do many[i] = 'k' end {script} return 1") == ":1\r\n"
+
+
+ANY_CALL = """
+math.randomseed(SEED)
+local R, found, null = math.random, {}, cjson.null
+local values = {0, 1, -1, 0.5, 1 / 0, -1 / 0, 0 / 0, 2 ^ 31, 2 ^ 53, 2 ^ 63, -2 ^ 63, 2 ^ 64, 1e300, '', 'x', '0x10',
+    '1e5', 'inf', '\\0\\0\\0\\0', string.rep('\\255', 8), true, false, null, {}, {1}, function() end,
+    coroutine.create(function() end), string.rep('9', 400), '1_0', '0x' .. string.rep('f', 300), 'mine:a', 'STREAMS'}
+local letters = {'b', 'B', 'i', 'L', 'f', 'd', 's', 'c', 'c0', 'x', '!', '<', '>', ' ', 'i3', 'i16', 'i33',
+    'c99999999999999999999', '!3', '!99999999999999999999', '\\178', '\\0'}
+local names = {'get', 'set', 'lmpop', 'zunion', 'eval', 'mset', 'sort', 'xread', 'georadius', 'object', 'nosuch',
+    'hello', 'bitfield', 'twrite'}
+local functions = {redis.call, redis.pcall, redis.acl_check_cmd, redis.sha1hex}
+for _, library in pairs({bit, struct}) do
+    for _, called in pairs(library) do functions[#functions + 1] = type(called) == 'function' and called or nil end
+end
+local function look(...)
+    for place = 1, select('#', ...) do
+        local value = select(place, ...)
+        if type(value) == 'userdata' and value ~= null then found[#found + 1] = tostring(value) end
+    end
+    return (...)
+end
+for _ = 1, 3000 do
+    local called, count = functions[R(#functions)], R(0, 6)
+    local given = {}
+    for place = 1, count do given[place] = values[R(#values)] end
+    if R(3) == 1 then given[1] = names[R(#names)] end
+    if R(3) == 1 then
+        local format = ''
+        for _ = 1, R(0, 5) do format = format .. letters[R(#letters)] end
+        given[1] = format
+    end
+    if R(40) == 1 then count = 300 end
+    local function try() return called(unpack(given, 1, count)) end
+    local way = R(3)
+    if way == 1 then
+        look(pcall(try))
+    elseif way == 2 then
+        look(xpcall(try, look))
+    else
+        look(coroutine.resume(coroutine.create(try)))
+    end
+end
+return found
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_script_sees_an_object_of_python(children: Children, seed: int) -> None:
+    child = children.current()
+    child.eval(["ACL", "SETUSER", "restricted", "on", "nopass", "~mine:*", "+@all", "-@dangerous"])
+    child.eval(["AUTH", "restricted", "x"])
+    assert child.eval(ANY_CALL.replace("SEED", str(seed))) == "*0\r\n"
+    child.eval(["AUTH", "default", ""])
+
+
+def test_a_script_that_had_an_object_of_python_could_do_nothing_with_it() -> None:
+    bench = Bench()
+    scripting = bench.engine.scripting
+    script = scripting.load(
+        b"local object, out = KEYS[1], {} out[1] = tostring(getmetatable(object))"
+        b" for i, try in ipairs({function() return object.append end, function() object.x = 1 end,"
+        b" function() return object() end, function() return object[1] end, function() return #object end,"
+        b" function() return setmetatable(object, {}) end, function() return rawset(object, 1, 1) end}) do"
+        b" out[i + 1] = tostring(pcall(try)) end return table.concat(out, ' ')"
+    )
+    lua = scripting.lua
+    ok, reply, _ = lua.run(script.function, script.sha, lua.table([[]]), lua.table([]), 2)
+    assert (ok, reply) == (True, b"$47\r\nfalse false false false false false false false\r\n")
+
+
+def test_an_exception_of_python_is_an_error_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Scripting, "_find", find)
+    answer = Bench().eval("return {pcall(redis.acl_check_cmd, 'get', 'x')}")
+    assert answer == b"*2\r\n$-1\r\n$41\r\nERR internal error: RuntimeError('a bug')\r\n"

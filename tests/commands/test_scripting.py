@@ -571,3 +571,9 @@ def test_numbers_become_integers_as_in_c(r: redis.Redis, call: str) -> None:
     answer = r.eval(f"return tostring(select(2, pcall(function() return {call} end)))", 0)
     assert isinstance(answer, bytes)
     assert answer.removeprefix(b"user_script:1: ").endswith(NUMBERS[call] + b")" * (b"argument" in answer))
+
+
+def test_an_integer_beyond_those_of_redis_is_a_double() -> None:
+    lua = Bench().engine.scripting.lua
+    assert lua.hand(1 << 70, 2) == float(1 << 70)
+    assert lua.hand([1 << 70], 2)[1] == 1 << 70

@@ -117,6 +117,7 @@ cdef class _DirectCall:
         cdef tuple row
         cdef list argv
         cdef bint alone, timed
+        cdef int overflow = 0
         cdef long long began = 0, took
         cdef long long *counters
         cdef long long *tally
@@ -172,7 +173,9 @@ cdef class _DirectCall:
         if engine.log is not None and self.keyspace.dirty != dirty:
             engine.propagate(session.db, [argv] if session.effects is None else session.effects)
         if PyLong_CheckExact(reply):
-            return reply
+            PyLong_AsLongLongAndOverflow(reply, &overflow)
+            if overflow == 0:
+                return reply
         return self.ok_mark if reply is _OK else self.hand(reply, <object>PyTuple_GET_ITEM(arguments, 0))
 
 

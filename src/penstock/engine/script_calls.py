@@ -132,7 +132,7 @@ def direct_call(scripting: Scripting, engine: Engine, session: Session, lua: Lua
                 engine.count_lookups(session.db.data, command, argv)
             if keyspace.dirty != dirty and engine.log is not None:
                 engine.propagate(session.db, [argv] if session.effects is None else session.effects)
-            if type(reply) is int:
+            if type(reply) is int and -EXACT < reply < EXACT:
                 return reply
             return ok_mark if reply is OK else hand(reply, protocol)
         except ReplyError as error:

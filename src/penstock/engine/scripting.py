@@ -301,7 +301,6 @@ class Scripting:
         return interpreter.Lua(
             lambda lua: {
                 "call": direct_call(self, self._engine, self._session, lua),
-                "call_many": self._call_many,
                 "tick": self._tick,
                 "may": self._may,
                 "log": self._log,
@@ -328,10 +327,6 @@ class Scripting:
             return self.lua.hand(error if isinstance(error, ReplyError) else ReplyError("not read yet"), protocol)
         except Exception as error:
             return self.lua.hand(internal_error(arguments, error), protocol)
-
-    def _call_many(self, protocol: int, table: Any, count: int) -> Any:
-        """redis.call with more arguments than Lua can hand over one by one."""
-        return self.call(protocol, *self.lua.items(table, count))
 
     def _command(self, protocol: int, arguments: tuple[Any, ...]) -> Reply:
         if not arguments:
@@ -425,15 +420,18 @@ class Scripting:
             raise ReplyError("Wrong number of args calling Redis command from script") from None
         return command
 
-    def _may(self, table: Any, count: int) -> bool | None:
+    def _may(self, *arguments: Any) -> bool | None:
         """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
         try:
-            argv = [as_argument(argument) for argument in self.lua.items(table, count)]
+            argv = [as_argument(argument) for argument in arguments]
             command = self._find(argv)
         except ReplyError:
             return None
         user = self._session.user
-        return user.unrestricted or user.refusal(command, argv) is None
+        try:
+            return user.unrestricted or user.refusal(command, argv) is None
+        except ReplyError:  # no keys can be found in its words
+            return True
 
     def _log(self, level: int, text: bytes) -> None:
         """redis.log: the line of a rehearsal comes when the script runs."""

@@ -1,4 +1,7 @@
-"""Runs scripts in a process of its own: a line of JSON in, a line of JSON out. For scripts that may end the process."""
+"""Runs scripts in a process of its own: a line of JSON in, a line of JSON out. For scripts that may end the process.
+
+A list is a command.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,12 @@ def main() -> None:
     interpreter.MEMORY_LIMIT = 1 << 26
     bench = Bench()
     for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            answer = bench.eval(json.loads(line).encode("latin-1")).decode("latin-1")
+            if isinstance(asked, list):
+                answer = str(bench.run(*asked))
+            else:
+                answer = bench.eval(asked.encode("latin-1")).decode("latin-1")
         except ReplyError as error:
             answer = f"-{error}"
         sys.stdout.write(json.dumps(answer) + "\n")

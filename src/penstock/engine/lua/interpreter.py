@@ -8,7 +8,9 @@ the limit on again; what it returns then takes no memory of Lua's (`Lua.hand`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
@@ -33,6 +35,8 @@ from penstock.protocol.resp import (
     format_float,
 )  # fmt: skip
 
+logger = logging.getLogger("penstock.script")
+
 REDIS_VERSION = b"7.0.15"
 REDIS_VERSION_NUMBER = 0x07000F
 MEMORY_LIMIT = 1 << 30
@@ -42,6 +46,9 @@ MAX_REFERENCES = 256
 """Tables and functions that Lua may hand to Python in one call: room for so many
 references is reserved at the start.
 """
+_PLAIN = frozenset({bytes, int, float, bool, type(None)})
+_OTHER = object()
+"""In place of a table or a function where there are many arguments: Python reads none of them."""
 
 
 class _Unlimited:
@@ -71,30 +78,36 @@ class Lua:
         self._set_limit = self._runtime.set_max_memory
         self._unlimited = _Unlimited(self._set_limit)
         self._slot, self.ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
+        self._gathered: list[Any] = []
         self._reserve()
         null = self._runtime.execute(
             b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
             b"meta.__tostring = function() return 'userdata: (nil)' end return null"
         )
-        self._native = {"bit": native.BIT, "struct": native.STRUCT}
-        tables = {
-            library.encode(): self._functions({name: self._handing(function) for name, function in functions.items()})
-            for library, functions in self._native.items()
-        }
         spent, set_look = self._chunk("effort.lua")
-        libraries = self._chunk("native.lua", self.table(tables), self._call_native, self._slot, spent)
+        crossing = self._chunk("host.lua", self._gather, MEMORY_LIMIT, spent)
+        tables = {}
+        for library, natives in {"bit": native.BIT, "struct": native.STRUCT}.items():
+            handing = {name: self._handing(function) for name, function in natives.items()}
+            tables[library.encode()] = self._functions(handing)
+            tables[library.encode() + b"_gathered"] = self._functions(self._all_gathered(handing))
+        libraries = self._chunk("native.lua", self.table(tables), self._slot, spent, crossing[b"outside"])
         libraries[b"cjson"] = self._chunk("cjson.lua", null, spent)
         libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua")
-        host = self._functions({
+        hosted: dict[str, Callable[..., Any]] = {
             **functions(self), "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
             "sha1hex": self._handing(_sha1hex),
+        }  # fmt: skip
+        host = self._functions({
+            name: function if name == "call" else self._answering(function) for name, function in hosted.items()
         })  # fmt: skip
+        host[b"gathered"] = self._functions(self._all_gathered(hosted))
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
         host[b"long_sort"] = LONG_SORT
         host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self.ok_mark, self._status_mark
         pattern_function, _, host[b"max_pattern_of_c"] = self._chunk("patterns.lua")
         self.run, self.compile = self._chunk(
-            "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function, spent, set_look
+            "sandbox.lua", host, crossing, libraries, self._loaded("library.lua"), pattern_function, spent, set_look
         )
 
     def _loaded(self, name: str) -> Any:
@@ -116,6 +129,7 @@ class Lua:
         return self.table({name.encode(): function for name, function in functions.items()})
 
     def limit_memory(self, limited: bool) -> None:
+        self._gathered = []
         self._unlimited.limit = MEMORY_LIMIT if limited else 0
         self._set_limit(MEMORY_LIMIT if limited else 0)
 
@@ -127,7 +141,7 @@ class Lua:
     def hand(self, reply: Reply, protocol: int) -> Any:
         """Put a reply into Lua and answer what refers to it; `received` in lua/sandbox.lua is the other half."""
         if type(reply) is int:
-            return reply
+            return _integer(reply)
         if type(reply) is bytes:
             set_limit = self._set_limit  # what `_unlimited` does, and quicker
             try:
@@ -150,30 +164,64 @@ class Lua:
                 return True
             return value
 
-    def items(self, table: Any, count: int) -> list[Any]:
-        """The first items of a table that Lua handed over."""
+    def _gather(self, is_first: bool, *arguments: Any) -> bool:
+        """Take arguments of the next call, too many for one; `hand_over` in lua/host.lua is the other half."""
+        if is_first:
+            self._gathered = []
+        self._gathered += [argument if type(argument) in _PLAIN else _OTHER for argument in arguments]
+        return True
+
+    def _all_gathered(self, functions: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """The same functions, called with what was gathered after the arguments of the call."""
+
+        def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*leading: Any) -> Any:
+                gathered, self._gathered = self._gathered, []
+                return function(*leading, *gathered)
+
+            return self._answering(called)
+
+        return {name: bound(function) for name, function in functions.items()}
+
+    def _answering(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that answers its errors. An exception would be an object that a script could hold."""
+
+        def answering(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except Exception as error:
+                return self._internal_error(function.__name__, error)
+
+        return answering
+
+    def _internal_error(self, name: str, error: Exception) -> Any:
+        logger.exception("internal error in a script's %r", name, exc_info=error)
         with self._unlimited:
-            return [table[place] for place in range(1, count + 1)]
+            return self.error(f"ERR internal error: {error!r}".encode("utf-8", "backslashreplace"))
 
     def _hand_values(self, values: tuple[Any, ...] | native.Refusal) -> Any:
         with self._unlimited:
             if isinstance(values, native.Refusal):
                 return self.table({b"err": bytes(values)})
             if len(values) != 1:
-                return self.table(values)
-            if type(values[0]) is bytes:
-                self._slot[1] = values[0]
+                return self.table([_integer(value) if type(value) is int else value for value in values])
+            value = values[0]
+            if type(value) is bytes:
+                self._slot[1] = value
                 return True
-            return values[0]
+            return _integer(value) if type(value) is int else value
 
     def _handing(self, function: native.Function) -> Callable[..., Any]:
         """A function of lua/native.py as Lua calls it."""
-        return lambda *arguments: self._hand_values(function(*arguments))
 
-    def _call_native(self, library: bytes, name: bytes, table: Any, count: int) -> Any:
-        """The same with more arguments than Lua can hand over one by one."""
-        function = self._native[library.decode()][name.decode()]
-        return self._hand_values(function(*self.items(table, count)))
+        @functools.wraps(function)
+        def handing(*arguments: Any) -> Any:
+            try:
+                return self._hand_values(function(*arguments))
+            except Exception as error:
+                return self._internal_error(function.__name__, error)
+
+        return handing
 
     def _keep_frames(self, compiled: bytes) -> bool:
         patched = keep_frames(compiled)
@@ -188,8 +236,10 @@ class Lua:
     def value(self, reply: Reply, protocol: int) -> Any:
         """A reply as Lua sees it, in the form of a protocol version."""
         kind = type(reply)
-        if kind is bytes or kind is int:
+        if kind is bytes:
             return reply
+        if kind is int:
+            return _integer(reply)
         if reply is None or reply is NULL_ARRAY:
             return None if protocol == 3 else False
         if kind is list or kind is tuple:
@@ -220,10 +270,11 @@ class Lua:
     def _rich(self, reply: Reply) -> Any:
         """RESP3: the types that Lua lacks are tables with one field that names the type."""
         if isinstance(reply, dict):
-            rows = {self.value(key, 3): self.value(item, 3) for key, item in reply.items()}
+            rows = {self.value(key, 3): self.value(item, 3) for key, item in reply.items() if key is not None}
             return self.table({b"map": self.table(rows)})
         if isinstance(reply, set | frozenset | Members):
-            return self.table({b"set": self.table(dict.fromkeys((self.value(item, 3) for item in reply), True))})
+            members = (self.value(item, 3) for item in reply if item is not None)  # as a key lupa makes an object of it
+            return self.table({b"set": self.table(dict.fromkeys(members, True))})
         if isinstance(reply, float):
             return self.table({b"double": reply})
         if isinstance(reply, Verbatim):
@@ -252,6 +303,11 @@ def _decoded(wire: bytes) -> Reply:
     if wire.startswith(b"|"):
         reply = reader.gets()  # scripts do not see attributes, only the reply behind them
     return set(reply) if wire.startswith(b"~") else reply  # hiredis makes a list of a set
+
+
+def _integer(number: int) -> int | float:
+    """lupa refuses larger ones, and to Lua all numbers are doubles."""
+    return number if -(1 << 63) <= number < 1 << 63 else float(number)
 
 
 def _no_attributes(target: object, name: object, setting: bool) -> str:

@@ -13,7 +13,7 @@
 --
 -- Nothing here may use a global once it was removed, hence the locals.
 
-local host, libraries, load_library, pattern_function, spent, set_look = ...
+local host, crossing, libraries, load_library, pattern_function, spent, set_look = ...
 
 local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
@@ -22,13 +22,13 @@ local concat, format, gsub, find = table.concat, string.format, string.gsub, str
 local byte, sub, dump, match = string.byte, string.sub, string.dump, string.match
 local floor, max, min, tonumber = math.floor, math.max, math.min, tonumber
 local create, resume = coroutine.create, coroutine.resume
-local slot, ok_mark, status_mark, call, call_many = host.slot, host.ok_mark, host.status_mark, host.call, host.call_many
-local getinfo, sethook, newproxy = debug.getinfo, debug.sethook, newproxy
+local slot, ok_mark, status_mark, call = host.slot, host.ok_mark, host.status_mark, host.call
+local gathered = host.gathered
+local getinfo, sethook, gcinfo = debug.getinfo, debug.sethook, gcinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
 local INSTRUCTIONS, FEWEST = 10000, 10 -- between two looks at the clock: as many as take SOON to LATE
 local SOON, LATE = 1, 10 -- milliseconds
-local DIRECT = 200 -- more arguments than these reach Python in a table; see MAX_REFERENCES in interpreter.py
 
 -- read-only tables --------------------------------------------------------------------------------------------
 
@@ -56,11 +56,13 @@ end
 local internal_names = {
     ["=sandbox.lua"] = true, ["=library.lua"] = true, ["=patterns.lua"] = true, ["=native.lua"] = true,
     ["=cjson.lua"] = true, ["=cmsgpack.lua"] = true,
-    ["=effort.lua"] = true,
+    ["=effort.lua"] = true, ["=host.lua"] = true,
 }
 
 local function patched(chunk)
-    if not host.keep_frames(dump(chunk)) then return nil, "function or expression too complex" end
+    if crossing.outside(host.keep_frames, gathered.keep_frames, dump(chunk)) ~= true then
+        return nil, "function or expression too complex"
+    end
     return loadstring(slot[1], "=?")
 end
 
@@ -129,14 +131,23 @@ local function count_attempt(problem)
     end
 end
 
+-- What a script sees of an error: no exception of Python. Python answers errors as tables; the only exception is lupa's
+-- when it has no memory for the arguments of a call.
+local function seen(problem)
+    count_attempt(problem)
+    if type(problem) == "userdata" and problem ~= libraries.cjson.null then
+        crossing.recover()
+        return "not enough memory"
+    end
+    return problem
+end
+
 -- Redis's pcall hands out the text of an error reply instead of its table.
 local function text_of_error(ok, ...)
-    if not ok then
-        local problem = ...
-        count_attempt(problem)
-        if type(problem) == "table" and type(rawget(problem, "err")) == "string" then return false, problem.err end
-    end
-    return ok, ...
+    if ok then return ok, ... end
+    local problem = seen((...))
+    if type(problem) == "table" and type(rawget(problem, "err")) == "string" then return false, problem.err end
+    return false, problem
 end
 
 function globals.pcall(...)
@@ -175,11 +186,11 @@ local function look()
 end
 set_look(look)
 
-local watch, watching = newproxy(true), true -- its copies see the collector's cycles, see below
+local alive, copies, collected, renew = crossing.alive, crossing.copies, crossing.collected, crossing.renew
 
 -- An instruction may take a nanosecond or, with long strings, a tenth of a second. So the count follows the time.
 function tick()
-    if not watching then watching = pcall(newproxy, watch) end
+    if alive[1] == nil then renew() end
     local passed = look()
     if passed > LATE then
         count = max(FEWEST, floor(count * LATE / passed))
@@ -196,21 +207,18 @@ local function arm()
     sethook(tick, "", count)
 end
 
--- A script that makes much garbage in few instructions, as `..` does of long strings, keeps the collector busy. Each
--- cycle of the collector frees a copy of `watch`, which asks for a look and makes the next copy. This function must not
--- fail, and it calls nothing of Python, because it may run while Python puts a value into Lua.
-getmetatable(watch).__gc = function()
+-- A script that makes much garbage in few instructions, as `..` does of long strings, keeps the collector busy: each
+-- cycle of it asks for a look.
+crossing.set_notify(function()
     if armed and not dying then
         due = true
         sethook(tick, "", 1)
     end
-    watching = pcall(newproxy, watch)
-end
-newproxy(watch)
+end)
 
 local function counted(ok, ...)
-    if not ok then count_attempt((...)) end
-    return ok, ...
+    if ok then return ok, ... end
+    return false, seen((...))
 end
 
 -- The handler of an error that a hook raises runs inside the hook, where Lua calls no other: nothing could end it.
@@ -219,7 +227,7 @@ function globals.xpcall(...)
     if type(handler) ~= "function" then return relay("xpcall", pcall(xpcall, ...)) end
     return counted(xpcall(called, function(problem)
         if dying then return problem end
-        return handler(problem)
+        return handler(seen(problem))
     end))
 end
 
@@ -227,13 +235,13 @@ local coroutines = {}
 for name, value in pairs(coroutine) do coroutines[name] = value end
 
 -- A hook belongs to one coroutine: when a script ends inside one, the others must end too.
-local function resumed(...)
+local function resumed(ok, ...)
     if dying then
         sethook(kill_script, "", 1)
         kill()
     end
-    if not ... then count_attempt((select(2, ...))) end
-    return ...
+    if ok then return ok, ... end
+    return false, seen((...))
 end
 
 function coroutines.create(...)
@@ -278,29 +286,41 @@ local function received(reply)
     return reply
 end
 
--- The two are written out, as a call of a function with "..." costs as much as half a command.
+local DIRECT, MUCH, check_size, hand_over = crossing.direct, crossing.much, crossing.check_size, crossing.hand_over
+local call_gathered = gathered.call
+
+-- What `outside` in host.lua does is written out, as a call of a function with "..." costs a tenth of a command.
 function redis.call(...)
-    local reply
-    if select("#", ...) > DIRECT then
-        reply = call_many(resp, {...}, select("#", ...))
+    local count, reply = select("#", ...)
+    if count * gcinfo() > MUCH then check_size(...) end
+    if count > DIRECT then
+        hand_over(...)
+        copies.__gc = nil
+        reply = call_gathered(resp)
     else
+        copies.__gc = nil
         reply = call(resp, ...)
     end
+    copies.__gc = collected
+    if alive[1] == nil then renew() end
     if reply == ok_mark then return {ok = "OK"} end
-    if type(reply) == "number" then return reply end
+    if reply == true then
+        reply, slot[1] = slot[1], false
+        return reply
+    end
+    if type(reply) ~= "table" then return reply end
     reply = received(reply)
-    if type(reply) == "table" and reply.err then error(reply, 0) end
+    if reply.err then error(reply, 0) end
     return reply
 end
 
-function redis.pcall(...)
-    local reply
-    if select("#", ...) > DIRECT then
-        reply = call_many(resp, {...}, select("#", ...))
-    else
-        reply = call(resp, ...)
-    end
-    return received(reply)
+function redis.pcall(...) return received(crossing.outside(call, call_gathered, resp, ...)) end
+
+-- A function of Python, which answers a value or an error.
+local function ask(name, ...)
+    local reply = received(crossing.outside(host[name], gathered[name], ...))
+    if type(reply) == "table" then error(reply, 0) end
+    return reply
 end
 
 local function one_string(...) return select("#", ...) == 1 and type((...)) == "string" end
@@ -323,7 +343,7 @@ function redis.sha1hex(...)
     local subject = ...
     local text = type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or ""
     spent(#text)
-    return received(host.sha1hex(text))
+    return ask("sha1hex", text)
 end
 
 function redis.log(...)
@@ -336,7 +356,7 @@ function redis.log(...)
         local word = select(at, ...)
         if type(word) == "string" or type(word) == "number" then words[#words + 1] = word end
     end
-    host.log(level, concat(words, " "))
+    ask("log", level, concat(words, " "))
 end
 
 function redis.setresp(...)
@@ -356,7 +376,8 @@ end
 
 function redis.acl_check_cmd(...)
     if select("#", ...) == 0 then raise("Please specify at least one argument for this redis.acl_check_cmd() call") end
-    local allowed = host.may({...}, select("#", ...))
+    local allowed = crossing.outside(host.may, gathered.may, ...)
+    if type(allowed) == "table" then error(allowed, 0) end
     if allowed == nil then raise("Invalid command passed to redis.acl_check_cmd()") end
     return allowed
 end
@@ -481,6 +502,7 @@ local function run(script, sha, keys, arguments, protocol)
     globals.KEYS, globals.ARGV = keys, arguments
     resp, dying = 2, false -- the one before may have run out of memory while it was killed
     if not armed then arm() end
+    crossing.recover()
     host.limit_memory(true)
     local refused, counted
     local ok, reply = xpcall(function()
@@ -534,6 +556,14 @@ local strict = {__index = function(_, name)
 end}
 setmetatable(globals, strict)
 setmetatable(everything, {__index = globals, __newindex = refuse, __metatable = protect(strict)})
+
+-- All objects of Python share a metatable. Only their call is of use here; a script that got hold of an object could do
+-- nothing with it. They need no finalizer: a function of Python lives as long as Lua does.
+local of_python = getmetatable(call)
+for name in pairs(of_python) do
+    if name ~= "__call" then of_python[name] = nil end
+end
+of_python.__metatable = false
 contents[everything] = globals
 
 return run, compile
