@@ -243,6 +243,11 @@ def _killed(server: Server, source: str) -> str:
         "while true do pcall(table.sort, {3, 2, 1}, function() while true do end end) end",
         "local function f() while true do pcall(f) end end f()",
         "local function f() while true do xpcall(f, f) end end f()",
+        "local function deep(n) if n == 0 then for i = 1, 40000 do end return 1 end local r = deep(n - 1) return r end"
+        " for n = 16360, 16384 do xpcall(function() return deep(n) end, function() while true do end end) end",
+        "local function nested(n) if n == 0 then for i = 1, 40000 do end return 1 end"
+        " local ok, e = pcall(nested, n - 1) if not ok then error(e, 0) end return e end"
+        " for n = 180, 202 do xpcall(function() return nested(n) end, function() while true do end end) end",
         "local function f() while true do coroutine.resume(coroutine.create(f)) end end f()",
         "local function f() if pcall(f) then return end while true do end end while true do pcall(f) end",
         "local a, b, t = string.rep('a', 5e6) .. 'x', string.rep('a', 5e6) .. 'y', {}"

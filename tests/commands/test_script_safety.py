@@ -353,6 +353,23 @@ def test_python_is_called_where_the_stack_ends(children: Children, where: str) -
         assert child.eval(f"local many = {{}} for i = 1, 250 do many[i] = 'k' end {script} return 1") == ":1\r\n"
 
 
+def test_a_handler_that_fails_is_called_again_until_lua_gives_up(children: Children) -> None:
+    answer = children.current().eval(
+        "local n = 0 local ok, problem = xpcall(error, function() n = n + 1 error(n) end)"
+        " return {problem, n > 100, select(2, xpcall(error, function() n = n + 1 if n < 250 then error(n) end return n"
+        " end))}"
+    )
+    assert answer == "*3\r\n$23\r\nerror in error handling\r\n:1\r\n:250\r\n"
+
+
+def test_a_handler_is_not_called_where_memory_has_ended(children: Children) -> None:
+    answer = children.current().eval(
+        "local function grow() local t = {} while true do t[#t + 1] = string.rep('x', 1e6) .. #t end end"
+        " return {xpcall(grow, function() return 'handled' end)}"
+    )
+    assert answer == "*2\r\n$-1\r\n$17\r\nnot enough memory\r\n"
+
+
 ANY_CALL = """
 math.randomseed(SEED)
 local R, found, null = math.random, {}, cjson.null

@@ -216,19 +216,35 @@ crossing.set_notify(function()
     end
 end)
 
-local function counted(ok, ...)
-    if ok then return ok, ... end
-    return false, seen((...))
+local ATTEMPTS = 220 -- as often as Lua calls a handler that fails itself, until nested calls of C come to their limit
+local for_handler = false -- Lua calls no handler where memory or the stack have ended
+
+local function note(problem)
+    for_handler = true
+    return problem
 end
 
--- The handler of an error that a hook raises runs inside the hook, where Lua calls no other: nothing could end it.
+-- Lua calls the handler of an error where the error was raised. That may be inside a hook, where Lua calls no other, so
+-- that nothing could end it, or beyond the limit of nested calls of C. So a script's handler runs after xpcall.
+local function handled(handler, ok, ...)
+    if ok then return ok, ... end
+    local problem = ...
+    for _ = 1, ATTEMPTS do
+        local is_for_handler = for_handler
+        for_handler = false
+        problem = seen(problem)
+        if dying or not is_for_handler then return false, problem end
+        ok, problem = xpcall(function() return handler(problem) end, note)
+        if ok then return false, problem end
+    end
+    for_handler = false
+    return false, "error in error handling"
+end
+
 function globals.xpcall(...)
     local called, handler = ...
     if type(handler) ~= "function" then return relay("xpcall", pcall(xpcall, ...)) end
-    return counted(xpcall(called, function(problem)
-        if dying then return problem end
-        return handler(seen(problem))
-    end))
+    return handled(handler, xpcall(called, note))
 end
 
 local coroutines = {}
@@ -501,6 +517,7 @@ end
 local function run(script, sha, keys, arguments, protocol)
     globals.KEYS, globals.ARGV = keys, arguments
     resp, dying = 2, false -- the one before may have run out of memory while it was killed
+    for_handler = false
     if not armed then arm() end
     crossing.recover()
     host.limit_memory(true)
