@@ -243,6 +243,8 @@ def _killed(server: Server, source: str) -> str:
         "while true do pcall(table.sort, {3, 2, 1}, function() while true do end end) end",
         "local function f() while true do pcall(f) end end f()",
         "local function f() while true do xpcall(f, f) end end f()",
+        "return #string.gsub(string.rep('1', 5e7), '.', math.randomseed)",
+        "local t = setmetatable({}, {__index = rawequal}) return #string.gsub(string.rep('1', 5e7), '.', t)",
         "local function deep(n) if n == 0 then for i = 1, 40000 do end return 1 end local r = deep(n - 1) return r end"
         " for n = 16360, 16384 do xpcall(function() return deep(n) end, function() while true do end end) end",
         "local function nested(n) if n == 0 then for i = 1, 40000 do end return 1 end"

@@ -5,6 +5,7 @@
 --
 --   unpack              adds up its bounds in an int (CVE-2025-46817)
 --   string.find & co.   recurse on the C stack once for every item of a pattern; try without end (see patterns.lua)
+--   string.gsub         calls C functions and looks into tables for as long as the text lasts
 --   string.rep          adds one copy at a time; 2^31 copies of "" take seconds in which no other client is heard
 --   table.maxn          goes through millions of elements in one call; so do others, which count them with `spent`
 --   table.insert        moves 2^31 elements for a position of -2^31
@@ -30,6 +31,7 @@ local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
 local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
 local MAX_INT = 2147483647
 local LONG_STRINGS = 2 ^ 28 -- bytes that C may compare in one call of table.sort, which takes it 20 to 100 ms
+local LONG_TEXT = 1e6 -- bytes that C may replace one by one
 local MUCH = 10000 -- bytes, or elements, that one call goes through; fewer are not counted
 local ELEMENT, ELEMENT_SORTED = 16, 256 -- bytes that are copied in the time that C takes to move one, or to sort it in
 
@@ -93,6 +95,16 @@ local function too_complex(ok, ...)
     return ok, ...
 end
 
+-- What C calls for each place in a long text, so that the hook is called too.
+local function in_lua(replacement)
+    if type(replacement) == "table" then
+        return function(first) return replacement[first] end
+    elseif type(replacement) == "function" and getinfo(replacement, "S").what == "C" then
+        return function(...) return (replacement(...)) end
+    end
+    return replacement
+end
+
 for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
     local real = string[name]
     strings[name] = function(...)
@@ -104,6 +116,11 @@ for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
             if type(text) == "string" then
                 if #text > MUCH then spent(#text) end
                 called = instead(name, text, pattern, third, fourth) or real
+                if name == "gsub" and #text > LONG_TEXT then
+                    return same(relay_method(name, too_complex(
+                        pcall(called, text, pattern, in_lua(third), select(4, ...))
+                    )))
+                end
             end
         end
         return same(relay_method(name, too_complex(pcall(called, ...))))
