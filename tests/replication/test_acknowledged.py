@@ -323,7 +323,7 @@ def test_a_reply_that_is_on_its_way_when_changes_are_hidden_is_lost(world: Serve
                 log._in_trouble(OSError(28, "No space left on device"))
                 log._release(failed=True)
             else:
-                log._flush()
+                log.flush()
                 session.output.send(b"$3\r\nnew\r\n")
                 app.replication._unconfirmed.give_up_waiting()
 

@@ -17,7 +17,7 @@ from penstock.replication.follower import LITTLE, Follower
 from penstock.replication.frames import Frame, out_of_band
 from penstock.storage.batches import framed
 
-WELCOME = b"+PONG\r\n+OK\r\n*2\r\n$8\r\nCONTINUE\r\n$42\r\n%b:0\r\n" % (b"a" * 40)
+WELCOME = b"+OK\r\n" * 3 + b"*2\r\n$8\r\nCONTINUE\r\n$42\r\n%b:0\r\n" % (b"a" * 40)
 
 
 @pytest.fixture

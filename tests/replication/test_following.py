@@ -78,13 +78,15 @@ def test_monitor_at_a_replica_shows_what_its_leader_sends(world: Servers, leader
         with leader.client.pipeline() as pipe:
             pipe.rpush("l", 1).rpush("l", 2).execute()
         other.set("elsewhere", 1)
+        leader.client.execute_command("TWRITE", "stream", "tag", "entry")
         leader.client.set("last", 1)
         shown: list[tuple[int, str, str]] = []
         while not shown or "last" not in shown[-1][1]:
             line = monitor.next_command()
             shown.append((line["db"], line["command"], line["client_port"]))
     written = [line for line in shown if not line[1].startswith("SELECT ")]
-    words = [(0, "MULTI"), (0, "RPUSH l 1"), (0, "RPUSH l 2"), (0, "EXEC"), (5, "SET elsewhere 1"), (0, "SET last 1")]
+    words = [(0, "MULTI"), (0, "RPUSH l 1"), (0, "RPUSH l 2"), (0, "EXEC"), (5, "SET elsewhere 1")]
+    words += [(0, "TWRITE stream tag entry"), (0, "SET last 1")]
     assert written == [(*each, str(leader.server.port)) for each in words]
 
 

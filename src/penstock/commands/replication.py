@@ -9,7 +9,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Status
 
-_SETTINGS = (b"listening-port", b"ip-address", b"capa", b"node", b"log", b"epoch")
+_SETTINGS = (b"listening-port", b"ip-address", b"capa", b"node", b"log", b"epoch", b"run")
 _SERVERS = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE
 
 

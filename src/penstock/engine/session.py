@@ -72,6 +72,8 @@ LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
 class ReplicaLink(Protocol):
     """What a connection must know of the replica at its other end."""
 
+    follows: bool  # it gets the feed, or will when it has caught up
+
     @property
     def unsent(self) -> int:
         """Bytes that wait for it, beside those in its connection."""

@@ -37,7 +37,6 @@ from penstock.replication.copying import Offer, ask_for_offer, copy_base, copy_h
 from penstock.replication.diverged import keep_diverged
 from penstock.replication.frames import FEED, Frame, FrameReader
 from penstock.replication.leader_connection import LeaderConnection
-from penstock.replication.link import CAPABILITY
 from penstock.storage.files import StorageError
 from penstock.storage.follower_writer import FollowerWriter
 from penstock.storage.notice_logging import notice
@@ -188,7 +187,9 @@ class Follower:
         own = (config.tls_port, config.port) if config.tls_replication else (config.port, config.tls_port)
         port = config.replica_announce_port or own[0] or own[1]
         address = ["ip-address", config.replica_announce_ip] if config.replica_announce_ip else []
-        await leader.ask("REPLCONF", "capa", CAPABILITY, "listening-port", port, *address)
+        await leader.ask("REPLCONF", "listening-port", port, *address)
+        with suppress(ReplyError):  # a server of Redis, which PSYNC will tell
+            await leader.ask("REPLCONF", "run", self._engine.stats.run_id)
         self._set(State.SYNC)
         signs_of_life = asyncio.create_task(self._acknowledge_every_second(leader))
         try:
@@ -422,6 +423,8 @@ class Follower:
             return
         client.db = database
         for argv in commands:
+            if argv[0] == b"TAPPLY" and argv[2] == b"AT":
+                argv = argv[4:]
             if (command := engine.commands.find(argv)) is not None:
                 if argv[0] == b"SELECT":
                     client.db = engine.keyspace[int(argv[1])]

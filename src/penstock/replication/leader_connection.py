@@ -13,6 +13,7 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.session import Nowhere, Session
 from penstock.protocol.errors import ProtocolError, ReplyError
 from penstock.protocol.resp import pack
+from penstock.replication.link import CAPABILITY
 
 LONGEST_LINE = 1 << 20
 MOST_UNREAD = 1 << 20
@@ -53,9 +54,12 @@ class LeaderConnection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(lambda: cls(seconds), host, port, ssl=tls)
         try:
-            if password:
-                await connection.ask("AUTH", *([user] if user else []), password)
-            await connection.ask("PING")
+            # In one piece: a leader answers a client, but not a replica, only when its replicas have what it wrote.
+            login = pack(b"AUTH", *([user.encode()] if user else []), password.encode()) if password else b""
+            connection._transport.write(login + pack(b"REPLCONF", b"capa", CAPABILITY.encode()))
+            if login:
+                await connection.reply()
+            await connection.reply()
         except BaseException:
             connection.close()
             raise

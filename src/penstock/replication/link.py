@@ -38,6 +38,7 @@ class Link:
         self.port = 0  # where it listens
         self.node, self.log = "", ""  # of a replica of a shard: its name, and the id of its log
         self.epoch = 0  # in which it follows
+        self.run = ""  # the id of its process: with an older connection of the same one it is one replica
         self.understands = False  # the feed, as it has said (CAPABILITY)
         self.base: int | None = None  # descriptor of the base that it copies
         self.position: int | None = None  # the next byte of the feed that it is sent; None before PSYNC

@@ -111,6 +111,7 @@ class Replicas:
         """Another log has taken the place of this one."""
         self.close_all()
         self.opened()
+        self.wait_for_all()
 
     def _written(self, batch: Batch) -> None:
         self.end += sum(map(len, batch))
@@ -160,12 +161,8 @@ class Replicas:
         self.continued += 1
         link.follows = True
         notice("replica %s:%d follows from offset %d", *link.address, offset, of="replication")
-        self._engine.timers.call_later(0, lambda: self._begin_after_reply(link, offset))
+        self._engine.timers.call_later(0, lambda: self._begin(link, offset))  # after the reply
         return True
-
-    def _begin_after_reply(self, link: Link, offset: int) -> None:
-        """The reply was made a moment ago, and may have to wait for the log. The feed, which does not, waits for it."""
-        self.after_replies(lambda _: self._begin(link, offset), [])
 
     def after_replies(self, write: Callable[[bytes], None], pieces: list[bytes | memoryview]) -> None:
         """Write this as if it were the reply to a command that ran now."""
@@ -192,6 +189,12 @@ class Replicas:
                 notice("replica %s:%d is gone", *link.address, of="replication")
             self.on_gone()
             self.on_progress()
+
+    def forget_older(self, link: Link) -> None:
+        """A replica has come again. It counts once, also if its last connection was lost without a sign."""
+        for other in list(self.links.values()):
+            if other is not link and other.run == link.run:
+                self.forget(other.session)
 
     def lost(self, link: Link, problem: str) -> None:
         """The feed cannot be sent to a replica; it comes again."""

@@ -154,10 +154,12 @@ class Replication:
                 if not _is_host(value):
                     raise ReplyError("REPLCONF ip-address takes an address, or the name of a host")
                 link.host = value.decode()
-            elif name in (b"node", b"log"):
+            elif name in (b"node", b"log", b"run"):
                 if not _is_name(value):
                     raise ReplyError(f"REPLCONF {name.decode()} takes a name of letters, digits, dots and dashes")
                 setattr(link, name.decode(), value.decode())
+                if name == b"run":
+                    self._replicas.forget_older(link)
             elif name == b"capa":
                 link.understands = link.understands or value == CAPABILITY.encode()
             elif name == b"epoch":

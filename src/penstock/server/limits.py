@@ -123,7 +123,12 @@ class Limits:
         return True
 
     def _allowed(self, connection: Replies) -> tuple[int, int, int]:
-        """The hard limit, the soft one, and its seconds."""
+        """The hard limit, the soft one, and its seconds. A replica that copies everything has none: it asks for a piece
+        at a time.
+        """
+        link = connection.session.link
+        if link is not None and not link.follows:
+            return 0, 0, 0
         limits: tuple[int, int, int] = self._app.config.client_output_buffer_limit[_kind(connection)]
         return limits
 

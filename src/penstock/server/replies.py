@@ -149,7 +149,7 @@ class Replies(InnerLoop):
             return
         engine = self.engine
         commit = engine.commit
-        if commit is not None and commit.pending:
+        if commit is not None and commit.pending and not self._is_for_a_replica():
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             write, replies = self._write, out.copy()
             if self.dirty >= 0 and self.dirty != engine.keyspace.dirty and not engine.strict:
@@ -184,6 +184,12 @@ class Replies(InnerLoop):
             else:
                 self.transport.write(b"".join(out))
             out.clear()
+
+    def _is_for_a_replica(self) -> bool:
+        """What a replica is answered acknowledges nothing, and waits for nothing: it may be the one that others wait
+        for.
+        """
+        return self.session.link is not None and self.dirty in (-1, self.engine.keyspace.dirty)
 
     def _mark(self, replies: list[bytes | memoryview]) -> None:
         """Some of these acknowledge a change: say so, and which one, if there is one only."""
