@@ -148,6 +148,12 @@ def text(session, argv):
         session.db.obtain(argv[1], Set).add("text")
     return OK
 
+@command("CARELESS.END", arity=2, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="module")
+def end(session, argv):
+    '''End the program, as a library for command lines does.'''
+    session.db.set(argv[1], b"half")
+    raise SystemExit(3)
+
 @command("CARELESS.HIDDEN", arity=1, flags=Flag.READONLY, group="module")
 def hidden(session, argv):
     '''Put things where no look after the command finds them.'''
@@ -173,6 +179,20 @@ def test_an_empty_collection_that_a_module_leaves_is_removed(tmp_path: Path, nam
         assert client.exists("s") == 0
         client.execute_command("DEBUG", "LOADAOF")
         assert client.keys() == []
+
+
+def test_a_handler_that_ends_the_program_is_an_error_and_its_log_can_be_read(tmp_path: Path) -> None:
+    settings = {"module": write(tmp_path, CARELESS, "careless.py"), "dir": str(tmp_path), "appendonly": "yes"}
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        client.set("k", "v")
+        for words in ("CARELESS.END", "EVAL return(redis.call('CARELESS.END',KEYS[1])) 1"):
+            with pytest.raises(redis.ResponseError, match=r"SystemExit\(3\)"):
+                client.execute_command(*words.split(), "end")
+        client.execute_command("LAZY", "CARELESS.END", "end")
+        wait_until(lambda: not server.call(lambda app: app.engine.lazy.pending))
+        assert client.get("k") == b"v"
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        assert client.get("k") == b"v"
 
 
 def test_an_invalid_value_is_removed_and_an_error(tmp_path: Path) -> None:

@@ -140,6 +140,20 @@ def test_setting_the_clock_makes_no_client_idle() -> None:
             assert int(shown[b"age"]) in range(10) and int(shown[b"idle"]) in range(10)
 
 
+def test_a_client_that_was_active_since_the_clock_was_set_back_is_not_idle() -> None:
+    def set_back(app: App) -> None:
+        """An hour, just before the last command."""
+        wall, now = app.limits._times
+        app.limits._times = (wall + 3_600_000, now)
+        app.limits._next_sweep = 0.0
+        app.limits.sweep()
+
+    with Server(timeout=60) as server, RawClient(server.port) as client:
+        assert client.ask("PING") == b"PONG"
+        server.call(set_back)
+        assert client.ask("PING") == b"PONG"
+
+
 def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None:
     def set_timeout(app: App, seconds: str) -> None:
         app.engine.config.change([(DIRECTIVES["timeout"], seconds)])

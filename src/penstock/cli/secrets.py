@@ -37,6 +37,8 @@ def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[st
                 value = Path(file).read_text(encoding="utf-8").removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"cannot read {variable}_FILE '{file}': {error}") from None
+            if not value:
+                raise ConfigError(f"{variable}_FILE '{file}' is empty: write the secret to it, or do not name it")
         if value is not None:
             yield directive.name, [value]
 
@@ -48,13 +50,15 @@ def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
     [(2, '*'), (5, '**'), (7, 'redis://tess:*@host')]
     >>> list(secrets_in(["serve", "--requirepass=abc"]))
     [(1, '--requirepass=***')]
+    >>> list(secrets_in(["serve", "--user", "tess on >b"]))
+    [(2, '**********')]
     """
     option = ""
     for number, word in enumerate(words):
         if word.startswith("--"):
             option = word[2:].partition("=")[0].lower()
         directive = find_directive(option)
-        in_rules = option == "user" and word[:1] in (">", "<", "#", "!")
+        in_rules = option == "user" and any(rule[0] in "><#!" for rule in word.split())
         if not word.startswith("--") and (in_rules or (directive is not None and directive.secret)):
             yield number, "*" * len(os.fsencode(word))
         elif "=" in word and word.startswith("--") and directive is not None and directive.secret:

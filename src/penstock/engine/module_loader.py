@@ -120,13 +120,16 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _checked(command: Command) -> Handler:
-    """The handler of a module's command, and a look at what it left."""
+    """The handler of a module's command, and a look at what it left. sys.exit() in it is an error, and no end."""
     handler = command.handler
 
     @wraps(handler)
     def run(session: Session, argv: Argv) -> Reply:
         with checked_after(session.db, command, argv):
-            return handler(session, argv)
+            try:
+                return handler(session, argv)
+            except SystemExit as end:
+                raise RuntimeError(repr(end)) from None
 
     return run
 

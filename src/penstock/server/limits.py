@@ -172,14 +172,18 @@ class Limits:
                 connection.read_on()
 
     def _follow_clock(self, wall: int, now: float) -> None:
-        """If the clock was set, correct the idle times of all clients."""
+        """If the clock was set, correct the idle times of all clients. When it was set back, those that were active, or
+        came, since then have a time of the new clock.
+        """
         before, then = self._times
         self._times = (wall, now)
         jump = wall - before - round((now - then) * 1000)
         if abs(jump) > JUMP:
             for session in self._app.engine.sessions.values():
-                session.created += jump
-                session.last_active = min(session.last_active + jump, wall)
+                if jump > 0 or session.created > wall:
+                    session.created += jump
+                if jump > 0 or session.last_active > wall:
+                    session.last_active = min(session.last_active + jump, wall)
 
     def _close_vanished(self) -> None:
         """A socket that is not read does not tell that its peer closed it; the kernel knows."""
