@@ -114,7 +114,7 @@ def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "close-on-replica-write", "crash-memcheck-enabled", "hll-sparse-max-bytes", "key-load-delay",
+        "crash-memcheck-enabled", "hll-sparse-max-bytes", "key-load-delay",
         "loading-process-events-interval-bytes", "oom-score-adj", "propagation-error-behavior", "rdb-del-sync-files",
         "rdb-key-save-delay", "repl-diskless-sync-max-replicas", "slave-ignore-maxmemory",
         "replica-ignore-disk-write-errors",
@@ -122,6 +122,15 @@ def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
     ],
 )  # fmt: skip
 def test_what_needs_no_tuning_here_is_read_and_set_as_in_redis(r: redis.Redis, name: str) -> None:
+    read_and_set(r, name)
+
+
+@pytest.mark.since("7.2")
+def test_what_came_with_redis_7_2_is_read_and_set_as_there(r: redis.Redis) -> None:
+    read_and_set(r, "close-on-replica-write")
+
+
+def read_and_set(r: redis.Redis, name: str) -> None:
     before = r.config_get(name)[name]
     assert r.config_set(name, before)
     assert r.config_get(name) == {name: before}
