@@ -148,6 +148,14 @@ def text(session, argv):
         session.db.obtain(argv[1], Set).add("text")
     return OK
 
+@command("CARELESS.LOG", arity=3, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="module")
+def log(session, argv):
+    '''Log something else than what is done.'''
+    session.db.set(argv[1], b"v")
+    words = {b"unknown": [b"NOSUCH", argv[1]], b"number": [b"SET", argv[1], 5], b"read": [b"GET", argv[1]], b"none": []}
+    session.log(words[argv[2]])
+    return OK
+
 @command("CARELESS.END", arity=2, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="module")
 def end(session, argv):
     '''End the program, as a library for command lines does.'''
@@ -193,6 +201,17 @@ def test_a_handler_that_ends_the_program_is_an_error_and_its_log_can_be_read(tmp
         assert client.get("k") == b"v"
     with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
         assert client.get("k") == b"v"
+
+
+def test_what_the_log_could_not_be_read_with_is_an_error(tmp_path: Path) -> None:
+    settings = {"module": write(tmp_path, CARELESS, "careless.py"), "dir": str(tmp_path), "appendonly": "yes"}
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        for words in ("unknown", "number", "read", "none"):
+            with pytest.raises(redis.ResponseError, match="which is no command that writes, in bytes"):
+                client.execute_command("CARELESS.LOG", "k", words)
+        client.set("after", 1)
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        assert client.mget("after", "k") == [b"1", b"v"]
 
 
 def test_an_invalid_value_is_removed_and_an_error(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Handler, Module, Reply
+from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Flag, Handler, Module, Reply
 from penstock.protocol.errors import PenstockError, ReplyError
 from penstock.types import codec
 from penstock.types.registry import DECLARED, withdraw
@@ -42,12 +42,15 @@ FEW = 1000
 
 
 @contextmanager
-def checked_after(database: Database, command: Command, argv: Argv) -> Iterator[None]:
-    """With this around it, a module's command leaves nothing at its keys that a snapshot could not hold.
+def checked_after(session: Session, command: Command, argv: Argv) -> Iterator[None]:
+    """With this around it, a module's command leaves nothing at its keys that a snapshot could not hold, and nothing
+    for the log that a start could not run.
 
     A collection of no elements is removed, as built-in commands do it. What is of no type that the server knows, and
-    elements that are not bytes, are removed, too, and are an error.
+    elements that are not bytes, are removed, too, and are an error. So are words for the log that are no command that
+    writes: the command itself is logged then.
     """
+    database = session.db
     if not command.writes:
         yield
         return
@@ -61,6 +64,17 @@ def checked_after(database: Database, command: Command, argv: Argv) -> Iterator[
         problems = [problem for key in keys if (problem := _correct(database, key))]
         if problems:
             raise TypeError(f"{command.name} put {problems[0]}; it was removed")
+        for words in session.effects or ():
+            if not _can_be_logged(session, words):
+                session.effects = None
+                raise TypeError(f"{command.name} logs {str(words)[:200]}, which is no command that writes, in bytes")
+
+
+def _can_be_logged(session: Session, words: Argv) -> bool:
+    if not words or not all(isinstance(word, bytes | bytearray | memoryview) for word in words):
+        return False
+    found = session.engine.commands.find([bytes(word) for word in words[:2]])
+    return found is not None and Flag.READONLY not in found.flags
 
 
 def _correct(database: Database, key: bytes) -> str:
@@ -125,7 +139,7 @@ def _checked(command: Command) -> Handler:
 
     @wraps(handler)
     def run(session: Session, argv: Argv) -> Reply:
-        with checked_after(session.db, command, argv):
+        with checked_after(session, command, argv):
             try:
                 return handler(session, argv)
             except SystemExit as end:

@@ -153,7 +153,7 @@ class Job:
         last_step = self._last_step if self._around is None else partial(self._around, self._last_step)
         if not called.of_module:
             return last_step()
-        with checked_after(session.db, called, self.argv[at:]):
+        with checked_after(session, called, self.argv[at:]):
             return last_step()
 
     def _last_step(self) -> Reply:
