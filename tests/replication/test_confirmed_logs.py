@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.support.replication.plain_shards import PlainShard
-from tests.support.replication.servers import Pair, Servers, caught_up, servers
+from tests.support.replication.servers import Pair, Servers, caught_up, servers, takes_writes
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
@@ -23,13 +23,6 @@ from penstock.testing.shard import size_of_log
 def world(tmp_path: Path) -> Iterator[Servers]:
     with servers(tmp_path) as world:
         yield world
-
-
-def takes_writes(leader: Pair) -> bool:
-    """Whether it would take them; it is asked without a change that could be lost."""
-    with contextlib.suppress(redis.ResponseError):
-        return leader.client.delete("nothing") == 0
-    return False
 
 
 def refuses(replica: Pair, trouble: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.support.replication.servers import Pair, Servers, caught_up, servers
+from tests.support.replication.servers import Servers, caught_up, servers, takes_writes
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
@@ -20,13 +20,6 @@ from penstock.protocol.resp import pack
 def world(tmp_path: Path) -> Iterator[Servers]:
     with servers(tmp_path) as world:
         yield world
-
-
-def takes_writes(leader: Pair) -> bool:
-    """Whether it would take them; it is asked without a change that could be lost."""
-    with contextlib.suppress(redis.ResponseError):
-        return leader.client.delete("nothing") == 0
-    return False
 
 
 @pytest.mark.parametrize("password", ["", "secret"])

@@ -68,6 +68,13 @@ def is_up(replica: Pair) -> bool:
     return False
 
 
+def takes_writes(leader: Pair) -> bool:
+    """Whether it would take them; it is asked without a change that could be lost."""
+    with contextlib.suppress(redis.ResponseError):
+        return leader.client.delete("nothing") == 0
+    return False
+
+
 def caught_up(leader: Pair, *replicas: Pair) -> None:
     """Return when the replicas have everything."""
 
