@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -40,6 +41,24 @@ def test_a_replica_can_come_while_a_write_waits_for_it(world: Servers, password:
     other = world.start("other", leader, masterauth=password)
     client.join()
     assert answers == [True] and other.client.get("k") == b"1"
+
+
+def test_a_client_that_names_a_port_is_no_replica_that_others_wait_for(world: Servers) -> None:
+    leader = world.start("leader", replica_acks=1, min_replicas_max_lag=100_000)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    wait_until(lambda: takes_writes(leader))
+    writer = replica.server.app.persistence.aof.writer
+    assert writer is not None
+    replica.server.call(lambda app: setattr(writer, "trouble", "No space left on device"))
+    with socket.create_connection(("127.0.0.1", leader.server.port), timeout=60) as client:
+        client.sendall(pack(b"SET", b"k", b"v"))
+        wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
+        client.sendall(pack(b"REPLCONF", b"listening-port", b"7") + pack(b"GET", b"k"))
+        assert not select.select([client], [], [], 0.3)[0], "its replies wait, in order"
+        replica.server.call(lambda app: setattr(writer, "trouble", None))
+        with client.makefile("rb") as lines:
+            assert [lines.readline() for _ in range(4)] == [b"+OK\r\n", b"+OK\r\n", b"$1\r\n", b"v\r\n"]
 
 
 def test_a_replica_that_comes_again_counts_once(world: Servers) -> None:

@@ -72,6 +72,7 @@ LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
 class ReplicaLink(Protocol):
     """What a connection must know of the replica at its other end."""
 
+    understands: bool  # it has said that it is a Penstock server
     follows: bool  # it gets the feed, or will when it has caught up
 
     @property

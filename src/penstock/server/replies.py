@@ -189,7 +189,8 @@ class Replies(InnerLoop):
         """What a replica is answered acknowledges nothing, and waits for nothing: it may be the one that others wait
         for.
         """
-        return self.session.link is not None and self.dirty in (-1, self.engine.keyspace.dirty)
+        link = self.session.link
+        return link is not None and link.understands and self.dirty in (-1, self.engine.keyspace.dirty)
 
     def _mark(self, replies: list[bytes | memoryview]) -> None:
         """Some of these acknowledge a change: say so, and which one, if there is one only."""
