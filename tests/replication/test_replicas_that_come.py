@@ -6,12 +6,12 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from tests.support.replication.servers import Servers, caught_up, servers, takes_writes
+from tests.support.replication.servers import Pair, Servers, caught_up, servers, takes_writes
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
@@ -23,15 +23,25 @@ def world(tmp_path: Path) -> Iterator[Servers]:
         yield world
 
 
-@pytest.mark.parametrize("password", ["", "secret"])
-def test_a_replica_can_come_while_a_write_waits_for_it(world: Servers, password: str) -> None:
+def with_a_replica_that_is_stuck(world: Servers) -> tuple[Pair, Callable[[str | None], None]]:
+    """A leader whose replica lives and writes nothing more, and the function that sets why."""
     leader = world.start("leader", replica_acks=1, min_replicas_max_lag=100_000)
     replica = world.start("replica", leader)
     caught_up(leader, replica)
     wait_until(lambda: takes_writes(leader))
     writer = replica.server.app.persistence.aof.writer
     assert writer is not None
-    replica.server.call(lambda app: setattr(writer, "trouble", "No space left on device"))
+
+    def set_trouble(trouble: str | None) -> None:
+        replica.server.call(lambda app: setattr(writer, "trouble", trouble))
+
+    set_trouble("No space left on device")
+    return leader, set_trouble
+
+
+@pytest.mark.parametrize("password", ["", "secret"])
+def test_a_replica_can_come_while_a_write_waits_for_it(world: Servers, password: str) -> None:
+    leader, _ = with_a_replica_that_is_stuck(world)
     if password:
         leader.client.config_set("requirepass", password)
     answers: list[object] = []
@@ -44,19 +54,13 @@ def test_a_replica_can_come_while_a_write_waits_for_it(world: Servers, password:
 
 
 def test_a_client_that_names_a_port_is_no_replica_that_others_wait_for(world: Servers) -> None:
-    leader = world.start("leader", replica_acks=1, min_replicas_max_lag=100_000)
-    replica = world.start("replica", leader)
-    caught_up(leader, replica)
-    wait_until(lambda: takes_writes(leader))
-    writer = replica.server.app.persistence.aof.writer
-    assert writer is not None
-    replica.server.call(lambda app: setattr(writer, "trouble", "No space left on device"))
+    leader, set_trouble = with_a_replica_that_is_stuck(world)
     with socket.create_connection(("127.0.0.1", leader.server.port), timeout=60) as client:
         client.sendall(pack(b"SET", b"k", b"v"))
         wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
         client.sendall(pack(b"REPLCONF", b"listening-port", b"7") + pack(b"GET", b"k"))
         assert not select.select([client], [], [], 0.3)[0], "its replies wait, in order"
-        replica.server.call(lambda app: setattr(writer, "trouble", None))
+        set_trouble(None)
         with client.makefile("rb") as lines:
             assert [lines.readline() for _ in range(4)] == [b"+OK\r\n", b"+OK\r\n", b"$1\r\n", b"v\r\n"]
 
