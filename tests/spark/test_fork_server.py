@@ -151,8 +151,9 @@ def test_every_process_of_a_query_is_a_fork(world: World) -> None:
 
 
 NO_DESCRIPTORS = """
-import errno, os
+import errno, os, time
 def pidfd_open(pid, flags=0):
+    time.sleep(0.5)  # a fork that does not wait has its input by then
     raise OSError(errno.EMFILE, "too many open files")
 os.pidfd_open = pidfd_open
 """

@@ -243,32 +243,47 @@ class ForkServer:
         return self._answer(request, incoming.connection)
 
     def _answer(self, request: Request, connection: socket.socket) -> Request | None:
-        """Fork for a request; it is returned in the fork."""
-        try:
-            pid = os.fork() if fits(request.environment, self._environment) else -1
-        except OSError:  # too many processes, or too little memory
-            pid = -1
+        """Fork for a request; it is returned in the fork, once this process can see that the fork ends.
+
+        Until then the fork waits, and touches nothing: if it cannot be watched, the process that asked starts Python
+        itself, and needs all of its input.
+        """
+        pid = ended = begin = go = -1
+        with contextlib.suppress(OSError):  # too many processes or descriptors, or too little memory
+            if fits(request.environment, self._environment):
+                begin, go = os.pipe()
+                pid = os.fork()
+                if pid > 0:
+                    ended = os.pidfd_open(pid)
         if pid == 0:
+            os.close(go)
+            if not os.read(begin, 1):  # the server cannot watch this process, or was killed
+                os._exit(1)
+            os.close(begin)
             self._leave(connection)
             return request
         for each in request.streams:
             os.close(each)
-        if pid < 0:
+        if ended >= 0:
+            self._watch(Fork(pid, ended, connection))
+            os.write(go, b"\n")
+        else:
             connection.close()
-            return None
-        try:
-            fork = Fork(pid, os.pidfd_open(pid), connection)
-        except OSError:  # too many descriptors; the process that asked starts Python itself and needs its input alone
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            connection.close()
-            return None
-        for descriptor in (fork.ended, connection.fileno()):
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        if begin >= 0:
+            os.close(begin)
+            os.close(go)
+        return None
+
+    def _watch(self, fork: Fork) -> None:
+        """Wait for the end of either process, and tell the one that asked what it waits for."""
+        for descriptor in (fork.ended, fork.waiting.fileno()):
             self._forks[descriptor] = fork
             self._poll.register(descriptor, select.POLLIN)
         with contextlib.suppress(OSError):  # it has ended, which the loop sees
-            connection.sendall(pid.to_bytes(4, "little"))
-        return None
+            fork.waiting.sendall(fork.pid.to_bytes(4, "little"))
 
     def _look_after(self, fork: Fork, descriptor: int) -> None:
         """One of the two has ended."""
