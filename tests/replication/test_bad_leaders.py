@@ -186,6 +186,7 @@ def test_a_replica_cannot_claim_what_is_no_address(world: Servers) -> None:
 def test_a_replica_that_copies_and_falls_silent_is_given_up(world: Servers) -> None:
     leader = world.start("leader", repl_timeout=1)
     with redis.Redis(port=leader.server.port, single_connection_client=True) as silent:
+        silent.execute_command("REPLCONF", "capa", "penstock")
         silent.execute_command("REPLCONF", "FILES")
         assert leader.info()["connected_slaves"] == 1
         wait_until(lambda: leader.info()["connected_slaves"] == 0)

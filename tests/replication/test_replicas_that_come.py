@@ -101,3 +101,95 @@ def test_what_was_written_before_there_was_a_log_is_not_shown_before_replicas_ha
     replica = world.start("replica", leader)
     wait_until(lambda: takes_writes(leader))
     assert leader.client.get("k") == b"1" == replica.client.get("k")
+
+
+class Client:
+    """A connection that sends and receives bytes."""
+
+    def __init__(self, pair: Pair, stack: contextlib.ExitStack) -> None:
+        self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", pair.server.port), timeout=60))
+        self._lines = stack.enter_context(self._socket.makefile("rb"))
+
+    def say(self, *commands: str) -> None:
+        """Send commands in one piece."""
+        self._socket.sendall(b"".join(pack(*command.encode().split()) for command in commands))
+
+    def line(self) -> bytes:
+        return self._lines.readline()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no reply has come yet."""
+        return not select.select([self._socket], [], [], 0.3)[0]
+
+
+def test_no_reply_that_shows_no_data_waits_for_replicas(world: Servers) -> None:
+    leader, set_trouble = with_a_replica_that_is_stuck(world)
+    leader.client.config_set("requirepass", "secret")
+    with contextlib.ExitStack() as stack:
+        writer, replica, other = (Client(leader, stack) for _ in range(3))
+        for client in (writer, other):
+            client.say("AUTH secret")
+            assert client.line() == b"+OK\r\n"
+        writer.say("SET k v")
+        wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
+        for words in ("AUTH secret", "PING", "REPLCONF capa penstock", "REPLCONF listening-port 7"):  # one at a time
+            replica.say(words)
+            assert replica.line() in (b"+OK\r\n", b"+PONG\r\n")
+        other.say("PING", "GET k")
+        assert other.waits, "what shows data waits, and what came with it"
+        other.say("PING")
+        writer.say("PING")
+        assert other.waits and writer.waits, "replies leave in order"
+        set_trouble(None)
+        assert [writer.line() for _ in range(2)] == [b"+OK\r\n", b"+PONG\r\n"]
+        assert [other.line() for _ in range(4)] == [b"+PONG\r\n", b"$1\r\n", b"v\r\n", b"+PONG\r\n"]
+
+
+def test_a_client_that_becomes_a_replica_gets_what_it_asked_for_before_as_a_client_does(world: Servers) -> None:
+    leader, set_trouble = with_a_replica_that_is_stuck(world)
+    with contextlib.ExitStack() as stack:
+        one, other = Client(leader, stack), Client(leader, stack)
+        one.say("SET k v", "REPLCONF capa penstock", "PING")
+        wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
+        other.say("GET k", "REPLCONF capa penstock", "REPLCONF SIZE x")
+        assert one.waits and other.waits
+        set_trouble(None)
+        assert [one.line() for _ in range(3)] == [b"+OK\r\n", b"+OK\r\n", b"+PONG\r\n"]
+        assert [other.line() for _ in range(3)] == [b"$1\r\n", b"v\r\n", b"+OK\r\n"]
+
+
+def test_the_connection_of_a_replica_shows_no_data(world: Servers) -> None:
+    leader = world.start("leader")
+    leader.client.set("k", "v")
+    with contextlib.ExitStack() as stack:
+        replica, subscriber, client = (Client(leader, stack) for _ in range(3))
+        replica.say("REPLCONF capa penstock")
+        assert replica.line() == b"+OK\r\n"
+        for words in ("GET k", "SET k w", "INFO", "SUBSCRIBE c", "MULTI", "MONITOR", "EVAL return(1) 0", "RESET"):
+            replica.say(words)
+            assert replica.line().startswith(b"-ERR Replica can't interact with the keyspace: this connection has said")
+        replica.say("PING", "QUIT")
+        assert [replica.line() for _ in range(3)] == [b"+PONG\r\n", b"+OK\r\n", b""]
+        subscriber.say("SUBSCRIBE c")
+        assert [subscriber.line() for _ in range(6)][-1] == b":1\r\n"
+        subscriber.say("HELLO 3", "REPLCONF capa penstock")
+        assert subscriber.line().startswith(b"-ERR")  # RESP2 lets a subscriber say nothing else
+        client.say("HELLO 3", "SUBSCRIBE c", "REPLCONF capa penstock", "REPLCONF FILES")
+        while not (line := client.line()).startswith(b"-ERR"):
+            assert line
+        assert b"not subscribed" in line
+        assert b"are for replicas" in client.line()
+
+
+def test_a_pause_of_all_clients_does_not_hold_up_what_replicas_say(world: Servers) -> None:
+    leader = world.start("leader", replica_acks=1, min_replicas_max_lag=100_000)
+    replica = world.start("replica", leader)
+    caught_up(leader, replica)
+    wait_until(lambda: takes_writes(leader))
+    with contextlib.ExitStack() as stack:
+        operator, writer = Client(leader, stack), Client(leader, stack)
+        writer.say("MULTI", "CLIENT PAUSE 100000 ALL", "SET k v", "EXEC")  # the write runs when all are paused
+        assert [writer.line() for _ in range(6)][-1] == b"+OK\r\n"
+        operator.say("PING")
+        assert operator.waits, "clients are paused"

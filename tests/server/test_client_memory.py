@@ -115,7 +115,7 @@ def test_replicas_count_for_limits_of_their_own(port: int) -> None:
         other.setrange("big", BIG - 1, b"x")
         replica.sendall(pack(b"REPLCONF", b"capa", b"penstock"))
         assert replica.recv(100) == b"+OK\r\n"
-        replica.sendall(pack(b"GET", b"big"))
+        replica.sendall(pack(b"PING", bytes(BIG)))
         wait_until(lambda: any(int(each["omem"]) > 20 * MEGABYTE for each in other.client_list()))
         other.config_set("maxmemory-clients", MEGABYTE)
         with _connected(port) as client:

@@ -19,7 +19,7 @@ REDIS_VERSION = "7.0.15"
 _ANYTIME = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH | Flag.ALLOW_BUSY
 
 
-@command("PING", arity=-1, flags=Flag.FAST | Flag.SUBSCRIBED, group="connection", syntax="[message]")
+@command("PING", arity=-1, flags=Flag.FAST | Flag.SUBSCRIBED | Flag.NO_DATA, group="connection", syntax="[message]")
 def ping(session: Session, argv: Argv) -> Reply:
     """Answer PONG, or the message."""
     if len(argv) > 2:
@@ -92,7 +92,7 @@ def checked_name(
     return name
 
 
-@command("AUTH", arity=-2, flags=_ANYTIME, group="connection", syntax="[username] password")
+@command("AUTH", arity=-2, flags=_ANYTIME | Flag.NO_DATA, group="connection", syntax="[username] password")
 def auth(session: Session, argv: Argv) -> Reply:
     """Log in as a user, or as the default user when only a password is given."""
     if len(argv) > 3:
@@ -107,7 +107,7 @@ def auth(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("QUIT", arity=-1, flags=_ANYTIME | Flag.CONTROL | Flag.SUBSCRIBED, group="connection")
+@command("QUIT", arity=-1, flags=_ANYTIME | Flag.CONTROL | Flag.SUBSCRIBED | Flag.NO_DATA, group="connection")
 def quit_connection(session: Session, argv: Argv) -> Reply:
     """Answer OK, then close the connection."""
     session.output.close(after_reply=True)

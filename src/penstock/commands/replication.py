@@ -141,7 +141,7 @@ def _to_timeout(argv: Argv) -> int:
 @command(
     "PSYNC",
     arity=-3,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI | Flag.NO_DATA,
     group="server",
     syntax="feed offset [FAILOVER | FORCE]",
 )
@@ -163,7 +163,7 @@ def psync(session: Session, argv: Argv) -> Reply:
 @command(
     "REPLCONF",
     arity=-1,
-    flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY | Flag.NO_MULTI,
+    flags=_SERVERS | Flag.LOADING | Flag.ALLOW_BUSY | Flag.NO_MULTI | Flag.NO_DATA,
     group="server",
     syntax="[option value ...] | ACK offset [FACK offset [EPOCH epoch]] | FILES | SIZE name | READ name start count",
 )
@@ -178,7 +178,7 @@ def replconf(session: Session, argv: Argv) -> Reply:
         case [b"FILES"] if len(argv) == 2:
             return replication.files(session)
         case [b"SIZE"] if len(argv) == 3:
-            return replication.file_size(argv[2].decode("utf-8", "replace"))
+            return replication.file_size(session, argv[2].decode("utf-8", "replace"))
         case [b"READ"] if len(argv) == 5:
             name = argv[2].decode("utf-8", "replace")
             return replication.read_file(session, name, to_integer(argv[3]), to_integer(argv[4]))

@@ -96,6 +96,7 @@ class Flag(enum.Flag):
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
     PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
     SUBSCRIBED = enum.auto()  # allowed to a RESP2 client that has subscribed
+    NO_DATA = enum.auto()  # its reply shows no data, and waits for neither log nor replicas; a replica may run it
 
     @property
     def words(self) -> list[str]:
@@ -114,6 +115,7 @@ _INTERNAL = (
     | Flag.RENAMES
     | Flag.PEEKS
     | Flag.SUBSCRIBED
+    | Flag.NO_DATA
 )
 
 
@@ -291,6 +293,7 @@ class Command:
     high: int = 0
     of_module: bool = False  # it is not built in; kept by module_loader.py
     writes: bool = False  # it changes data, with some arguments at least: see `may_write`
+    shows_data: bool = True  # its reply does, or may
     conditional: bool = False  # what it does to its keys depends on the arguments
     reads: tuple[KeySpec, ...] = ()  # keys that count as hits and misses: it does not change them, or not always
     reads_one: int = 0  # the position of the key, if there is only one, at a fixed position
@@ -299,6 +302,7 @@ class Command:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
+        self.shows_data = Flag.NO_DATA not in self.flags
         self.conditional = self.writes and any(
             (spec.narrow is not None and not spec.still_writes) or spec.inner for spec in self.keys
         )

@@ -59,6 +59,10 @@ from penstock.protocol.resp import NO_REPLY, QUEUED
 
 FOLLOWING = "following"
 """The reason for gates on a replica; reads of plain sessions need none of them."""
+REPLICAS_ONLY = (
+    "Replica can't interact with the keyspace: this connection has said REPLCONF capa penstock, and may only run AUTH, "
+    "PING, PSYNC, QUIT and REPLCONF. Use another connection for everything else."
+)
 _READS_PASS = {FOLLOWING, LEASED}
 """Reasons for gates that only refuse writes."""
 
@@ -203,6 +207,7 @@ class Engine:
         try:
             command = self.commands.resolve(argv)
             session.last_command = command.name
+            session.shows_data = command.shows_data
             if self._gate_reasons or not session.plain:  # else each of them would let it pass, as on the fast path
                 for gate in self.gates:
                     gate(session, command, argv)
@@ -329,6 +334,8 @@ class Engine:
             raise NoReplicas
         if self.stale and Flag.STALE not in command.flags:
             raise MasterDown
+        if command.shows_data and session.is_replica:  # what it is answered does not wait
+            raise ReplyError(REPLICAS_ONLY)
 
     @staticmethod
     def refuse_as_replica(command: Command, argv: Argv) -> None:

@@ -127,7 +127,7 @@ class Replication(Protocol):
     def files(self, session: Session) -> Reply:
         """REPLCONF FILES: what a full copy consists of; it is kept while the client is connected."""
 
-    def file_size(self, name: str) -> int | None:
+    def file_size(self, session: Session, name: str) -> int | None:
         """REPLCONF SIZE: of a file of history; None if it is not there any more."""
 
     def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:

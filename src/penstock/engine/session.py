@@ -69,6 +69,10 @@ LOST = Unconfirmed(b"-READONLY This server does not lead any more.\r\n")
 """Given in place of replies that may not leave any more: the connection is closed, and nothing is sent."""
 
 
+class NoData(bytes):
+    """A reply, ready to be sent, that shows no data: it need not wait until the log, and replicas, have a change."""
+
+
 class ReplicaLink(Protocol):
     """What a connection must know of the replica at its other end."""
 
@@ -151,7 +155,8 @@ class Session:
         "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "leads", "library", "link",
         "local", "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room",
         "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels",
-        "skip_next", "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
+        "shows_data", "skip_next", "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken",
+        "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -192,6 +197,7 @@ class Session:
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
         self.unconfirmed = False  # the command made a change that must be on disk before its reply leaves
+        self.shows_data = True  # the reply of the command that ran last may
         # ONCE
         self.once_clients: set[bytes] = set()  # the clients whose commands came through it
         self.once_room = 0  # with more clients than this it looks which of them are still known
@@ -302,6 +308,11 @@ class Session:
     def subscribed(self) -> bool:
         return bool(self.channels or self.patterns or self.shard_channels)
 
+    @property
+    def is_replica(self) -> bool:
+        """Whether a Penstock server is at the other end, which copies or follows this one."""
+        return self.link is not None and self.link.understands
+
     def update_plain(self) -> None:
         """Compute `plain` again; to be called after anything that may have changed it."""
         self.plain = (
@@ -312,6 +323,7 @@ class Session:
             and not self.muted
             and not self.skip_next
             and not self.closing
+            and self.link is None
             and not (self.protocol == 2 and self.subscribed)
         )
 

@@ -54,7 +54,6 @@ class LeaderConnection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(lambda: cls(seconds), host, port, ssl=tls)
         try:
-            # In one piece: a leader answers a client, but not a replica, only when its replicas have what it wrote.
             login = pack(b"AUTH", *([user.encode()] if user else []), password.encode()) if password else b""
             connection._transport.write(login + pack(b"REPLCONF", b"capa", CAPABILITY.encode()))
             if login:

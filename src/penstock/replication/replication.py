@@ -34,6 +34,10 @@ NO_REDIS = (
 hundred times a second.
 """
 
+NOT_BESIDE = (
+    "REPLCONF capa penstock: a replica uses a connection that is not subscribed to anything, and not in MONITOR"
+)
+
 _is_name = re.compile(rb"[0-9A-Za-z._-]{1,255}").fullmatch
 _is_host = re.compile(rb"[0-9A-Za-z._:%\[\]-]{0,255}").fullmatch
 
@@ -160,8 +164,10 @@ class Replication:
                 setattr(link, name.decode(), value.decode())
                 if name == b"run":
                     self._replicas.forget_older(link)
-            elif name == b"capa":
-                link.understands = link.understands or value == CAPABILITY.encode()
+            elif name == b"capa" and value == CAPABILITY.encode():
+                if session.subscribed or session.monitoring:
+                    raise ReplyError(NOT_BESIDE)
+                link.understands = True
             elif name == b"epoch":
                 self._admit(link, to_integer(value))
 
@@ -195,14 +201,22 @@ class Replication:
             return [b"COPY"]
         return [b"CONTINUE", show_lineage(self._aof.lineage).encode()]
 
+    @staticmethod
+    def _require_replica(session: Session) -> None:
+        if not session.is_replica:
+            raise ReplyError("REPLCONF FILES, SIZE and READ are for replicas, which say REPLCONF capa penstock before")
+
     def files(self, session: Session) -> Reply:
+        self._require_replica(session)
         lineage, start, size, files = self._copies.files(session)
         return [show_lineage(lineage).encode(), start, size, *[[name.encode(), length] for name, length in files]]
 
-    def file_size(self, name: str) -> int | None:
+    def file_size(self, session: Session, name: str) -> int | None:
+        self._require_replica(session)
         return self._copies.size(name)
 
     def read_file(self, session: Session, name: str, start: int, count: int) -> Reply:
+        self._require_replica(session)
         return session.aside(count, self._copies.reader(session, name, start, count), lock=False)
 
     def disconnected(self, session: Session) -> None:

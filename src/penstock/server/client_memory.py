@@ -51,8 +51,7 @@ class ClientMemory:
         """Close clients until the others take no more than allowed."""
         self._planned = False
         started = self._app.loop.time()
-        connections = [each for each in self._app.connections if not each.session.closing]
-        counted = [each for each in connections if (link := each.session.link) is None or not link.understands]
+        counted = [each for each in self._app.connections if not (each.session.closing or each.session.is_replica)]
         taken = {each: each.session.memory() for each in counted}
         excess = sum(taken.values()) - self._limit
         evictable = [each for each in taken if not each.session.no_evict] if excess > 0 else []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv
 from penstock.engine.observe.monitors import in_short
-from penstock.engine.session import NOWHERE, Session, Unconfirmed
+from penstock.engine.session import NOWHERE, NoData, Session, Unconfirmed
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
 from penstock.server.chunks import Chunks
@@ -191,7 +191,11 @@ class Connection(Replies):
                 self._send_pieces(reply)
             else:
                 data = encode(reply, session.protocol)
-                self.out.append(Unconfirmed(data) if marked else data)
+                if marked:
+                    data = Unconfirmed(data)
+                elif not session.shows_data:
+                    data = NoData(data)
+                self.out.append(data)
                 self._gathered += len(data)
             if self._gathered > RELIEF:
                 self.flush()

@@ -126,9 +126,8 @@ class Limits:
         """The hard limit, the soft one, and its seconds. A replica that copies everything has none: it asks for a piece
         at a time.
         """
-        session = connection.session
-        link = session.link
-        if link is not None and link.understands and not (link.follows or session.subscribed or session.monitoring):
+        link = connection.session.link
+        if link is not None and link.understands and not link.follows:
             return 0, 0, 0
         limits: tuple[int, int, int] = self._app.config.client_output_buffer_limit[_kind(connection)]
         return limits

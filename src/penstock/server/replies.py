@@ -1,9 +1,10 @@
 """Sends replies to a client's socket.
 
-Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always),
-they wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are given to the transport as fast as
-the client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits
-behind them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always), or
+replicas must have it, they wait with `engine.commit`, but for those that show no data (`NoData`) and have none before
+them that waits. A long reply comes in pieces (`RawPieces`), which are given to the transport as fast as the client
+takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind them, in
+`_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.engine.session import CHANGED, LOST, Unconfirmed
+from penstock.engine.session import CHANGED, LOST, NoData, Unconfirmed
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, StreamedPieces
 from penstock.server.chunks import Chunks, Pieces
@@ -41,7 +42,7 @@ class Replies(InnerLoop):
     """See the top of this file. Connection is the only subclass: it runs the commands and reads the socket."""
 
     __slots__ = (
-        "_gathered", "_long", "_outgoing", "_owed", "_pushed", "_stalled", "app", "encrypted", "transport",
+        "_gathered", "_held", "_long", "_outgoing", "_owed", "_pushed", "_stalled", "app", "encrypted", "transport",
     )  # fmt: skip
 
     def __init__(self, app: App, encrypted: bool) -> None:
@@ -50,6 +51,7 @@ class Replies(InnerLoop):
         self.encrypted = encrypted
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
         self._gathered = 0  # bytes of replies by `execute` since the last flush
+        self._held = 0  # times that replies were given to `commit`, and have not left
         self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
         self._stalled = False  # the transport has enough: the client reads too slowly
         self._owed = 0  # bytes that wait for the disk, if they are many: while they are, nothing more runs
@@ -128,9 +130,17 @@ class Replies(InnerLoop):
         self._long = self.held_back = True
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda data: self._begin(Pieces(reply.pieces)) if data is not LOST else self._write(data), [])
+            self._held += 1
+            commit.hold(lambda data: self._begin_held(Pieces(reply.pieces), data), [])
         else:
             self._begin(Pieces(reply.pieces))
+
+    def _begin_held(self, reply: Pieces, data: bytes) -> None:
+        self._held -= 1
+        if data is LOST:
+            self.close(after_reply=False)
+        else:
+            self._begin(reply)
 
     def _begin(self, reply: Pieces) -> None:
         idle = self._outgoing is None
@@ -149,7 +159,7 @@ class Replies(InnerLoop):
             return
         engine = self.engine
         commit = engine.commit
-        if commit is not None and commit.pending and not self._is_for_a_replica():
+        if commit is not None and commit.pending and not self._may_leave_now():
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             write, replies = self._write, out.copy()
             if self.dirty >= 0 and self.dirty != engine.keyspace.dirty and not engine.strict:
@@ -158,6 +168,7 @@ class Replies(InnerLoop):
                 self._pushed = False
                 self._owed += size
                 write = partial(self._write_owed, size)
+            self._held += 1
             commit.hold(write, replies)
             out.clear()
             if self._owed > WORTH_COPYING:
@@ -185,12 +196,17 @@ class Replies(InnerLoop):
                 self.transport.write(b"".join(out))
             out.clear()
 
-    def _is_for_a_replica(self) -> bool:
-        """What a replica is answered acknowledges nothing, and waits for nothing: it may be the one that others wait
-        for.
+    def _may_leave_now(self) -> bool:
+        """Whether the replies in `out` show no data, and need not wait for the log or for replicas: one of them may be
+        for the replica that others wait for. Those that were given to `commit` before must leave first.
+
+        A replica may see everything. What it gets outside `run` is a part of a file that a thread has read.
         """
-        link = self.session.link
-        return link is not None and link.understands and self.dirty in (-1, self.engine.keyspace.dirty)
+        if self._held:
+            return False
+        if self.dirty < 0 and self.session.is_replica:
+            return True
+        return all(type(piece) is NoData for piece in self.out)
 
     def _mark(self, replies: list[bytes | memoryview]) -> None:
         """Some of these acknowledge a change: say so, and which one, if there is one only."""
@@ -211,6 +227,7 @@ class Replies(InnerLoop):
 
     def _write(self, data: bytes) -> None:
         """Send what was held until the log was synced; the client may have disconnected."""
+        self._held -= 1
         if self.transport.is_closing():
             return
         if data is LOST:
