@@ -29,6 +29,12 @@ def test_an_unknown_subcommand_is_reported_with_the_nearest_one(word: str, meant
     assert f"No such command '{word}'. Did you mean '{meant}'?" in shown.output
 
 
+def test_the_agent_is_no_subcommand_and_the_error_says_what_starts_it() -> None:
+    shown = CliRunner().invoke(app, ["agent", "--shard", "orders"])
+    assert shown.exit_code == 2
+    assert "There is no command 'agent': `penstock serve --etcd URL --shard NAME --node NAME` starts" in shown.output
+
+
 INTERRUPTED = """
 import os, signal, sys
 

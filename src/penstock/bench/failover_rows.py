@@ -21,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from penstock.bench.replica_rows import FAMILY
 from penstock.bench.row import Row
 from penstock.bench.servers import Running
 from penstock.testing.cluster import RedisCluster
@@ -123,7 +124,7 @@ def _row(name: str, what: str, harm: signal.Signals, target: float, most: float,
     failovers = Failovers(harm, cuts)
     return Row(
         f"replica.failover.{name}", what, "s", target, failovers.measure, True, rounds=1,
-        report=failovers.report, most=most,
+        report=failovers.report, most=most, family=FAMILY,
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ from penstock.bench.row import Row
 from penstock.bench.servers import Running
 from penstock.protocol.resp import pack
 
+FAMILY = "replicas"
+"""The other name of the family: `penstock bench replicas`."""
 _SETS = 500_000
 _CONFIRMED = 50_000
 _ARROW = 2_000_000
@@ -55,7 +57,7 @@ def _confirmed(depth: int) -> Row:
             return rate(leader, depth, count, waits=1)
 
     what = f"SET, 50 clients, depth {depth}, when one replica has it"
-    return Row(f"replica.acks1.{depth}", f"{what} (Redis: SET + WAIT 1)", "req/s", 1.0, measure)
+    return Row(f"replica.acks1.{depth}", f"{what} (Redis: SET + WAIT 1)", "req/s", 1.0, measure, family=FAMILY)
 
 
 def _in_a_shard(server: Running, scale: float) -> float:
@@ -92,7 +94,9 @@ def _away(name: str, held: int, what: str) -> Row:
             follow(replica, leader)
             return wait_until_equal(leader, replica)
 
-    return Row(name, f"until a replica has 100 MB that came while it was away{what}", "s", 0.2, measure, True)
+    return Row(
+        name, f"until a replica has 100 MB that came while it was away{what}", "s", 0.2, measure, True, family=FAMILY
+    )
 
 
 def _fill(server: Running, prefix: bytes, size: int) -> None:
@@ -106,12 +110,14 @@ def _fill(server: Running, prefix: bytes, size: int) -> None:
 
 
 REPLICA_ROWS = (
-    Row("replica.acks0", "SET, depth 50, while a replica follows", "req/s", 0.85, _with_replica, baseline=_alone),
+    Row("replica.acks0", "SET, depth 50, while a replica follows", "req/s", 0.85, _with_replica, baseline=_alone,
+        family=FAMILY),
     _confirmed(1),
     _confirmed(16),
-    Row("replica.shard", "SET, depth 16, in a shard of three (Redis: SET + WAIT 2)", "req/s", 1.0, _in_a_shard),
+    Row("replica.shard", "SET, depth 16, in a shard of three (Redis: SET + WAIT 2)", "req/s", 1.0, _in_a_shard,
+        family=FAMILY),
     Row("replica.arrow", "TWRITE ARROW, acks 1 / NATS JetStream, 3 copies, nats-py", "messages/s", 10, _arrow,
-        baseline=nats_peer.write_replicated),
+        baseline=nats_peer.write_replicated, family=FAMILY),
     _away("replica.away", 0, ""),
     _away("replica.away.held", 1 << 30, ", of a server with 1 GB"),
 )  # fmt: skip

@@ -24,6 +24,9 @@ MODULES = {
 }  # fmt: skip
 """The module in this package that registers a subcommand, in the order in which help lists them after `serve`."""
 
+INSTEAD = {"agent": "`penstock serve --etcd URL --shard NAME --node NAME` starts the agent of a node, and its server"}
+"""What to use in place of a subcommand that might be looked for and does not exist."""
+
 
 class Subcommands(TyperGroup):
     """The subcommands; each is built when it is asked for."""
@@ -39,6 +42,11 @@ class Subcommands(TyperGroup):
                 import_module(f"penstock.cli.{MODULES[name]}").register(part)
                 self.commands.update(typer.main.get_group(part).commands)
         return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in INSTEAD:
+            ctx.fail(f"There is no command '{args[0]}': {INSTEAD[args[0]]}.")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
