@@ -146,6 +146,18 @@ def test_no_reply_that_shows_no_data_waits_for_replicas(world: Servers) -> None:
         assert [other.line() for _ in range(4)] == [b"+PONG\r\n", b"$1\r\n", b"v\r\n", b"+PONG\r\n"]
 
 
+def test_a_reply_behind_a_write_that_gets_none_waits_for_what_that_has_changed(world: Servers) -> None:
+    leader, set_trouble = with_a_replica_that_is_stuck(world)
+    with contextlib.ExitStack() as stack:
+        client = Client(leader, stack)
+        client.say("CLIENT REPLY SKIP", "SET k v")
+        wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
+        client.say("PING")
+        assert client.waits
+        set_trouble(None)
+        assert client.line() == b"+PONG\r\n"
+
+
 def test_a_client_that_becomes_a_replica_gets_what_it_asked_for_before_as_a_client_does(world: Servers) -> None:
     leader, set_trouble = with_a_replica_that_is_stuck(world)
     with contextlib.ExitStack() as stack:

@@ -87,6 +87,7 @@ def client_reply(session: Session, argv: Argv) -> Reply:
     if mode == b"ON":
         session.muted = session.skipping = False
         return OK
+    session.was_silent = True
     if mode == b"OFF":
         session.muted = True
     elif mode == b"SKIP":

@@ -155,8 +155,8 @@ class Session:
         "fetched", "file_number", "id", "is_local", "last_active", "last_command", "later", "leads", "library", "link",
         "local", "may_block", "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room",
         "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels",
-        "shows_data", "skip_next", "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken",
-        "watching",
+        "shows_data", "skip_next", "skipping", "transaction", "turn", "unconfirmed", "user", "waiter", "was_silent",
+        "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -209,6 +209,7 @@ class Session:
         self.muted = False
         self.skip_next = False
         self.skipping = False  # the command that runs gets no reply
+        self.was_silent = False  # so a reply may stand for commands before it, and waits for what they have changed
         self.closing = False
         self.link: ReplicaLink | None = None  # of a replica that follows this server
         self.leads = False  # it stands for the leader that this server follows

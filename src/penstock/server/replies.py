@@ -202,7 +202,7 @@ class Replies(InnerLoop):
 
         A replica may see everything. What it gets outside `run` is a part of a file that a thread has read.
         """
-        if self._held:
+        if self._held or self.session.was_silent:
             return False
         if self.dirty < 0 and self.session.is_replica:
             return True
