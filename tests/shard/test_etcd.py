@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -113,11 +114,13 @@ def test_an_etcd_that_is_away_is_unavailable_and_comes_back(tmp_path: Path) -> N
         etcd.close()
 
 
-def test_log_in_with_a_user_and_a_password(tmp_path: Path) -> None:
-    def post(url: str, path: str, **body: object) -> None:
-        request = urllib.request.Request(f"{url}/v3/auth/{path}", json.dumps(body).encode())
-        urllib.request.urlopen(request, timeout=60).close()
+def post(url: str, path: str, context: ssl.SSLContext | None = None, **body: object) -> None:
+    """Ask etcd for a change of its users."""
+    request = urllib.request.Request(f"{url}/v3/auth/{path}", json.dumps(body).encode())
+    urllib.request.urlopen(request, timeout=60, context=context).close()
 
+
+def test_log_in_with_a_user_and_a_password(tmp_path: Path) -> None:
     with EtcdServer(tmp_path) as server:
         everything = base64.b64encode(b"\0").decode()
         permission = {"permType": "READWRITE", "key": everything, "range_end": everything}
@@ -167,6 +170,35 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
         stranger = Etcd(EtcdAddress((url,), **{**files, "ca_file": str(other.file)}), 10)
         with contextlib.closing(stranger), pytest.raises(EtcdUnavailable, match="certificate"):
             stranger.read("/j/")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    address = EtcdAddress(("https://127.0.0.1:1",), ca_file=str(tmp_path / "missing.pem"))
+    with contextlib.closing(Etcd(address, 10)) as etcd, pytest.raises(EtcdError, match=r"missing\.pem, for TLS"):
+        etcd.read("/k/")
+
+
+def test_etcd_says_that_it_takes_no_common_name_beside_a_user(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    cert, key = map(str, authority.issue("localhost"))
+    options = ["--cert-file", cert, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", str(authority.file)]
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.load_cert_chain(cert, key)
+    with EtcdServer(tmp_path, options=options, scheme="https") as server:
+        url = f"https://localhost:{server.members[0].port}"
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError):
+                post(url, "user/add", context, name="root", password="secret")
+                return True
+            return False
+
+        wait_until(answers)
+        post(url, "user/grant", context, user="root", role="root")
+        post(url, "enable", context)
+        address = EtcdAddress((url,), "root", "secret", str(authority.file), cert, key)
+        with contextlib.closing(Etcd(address, 10)) as etcd, pytest.raises(EtcdError, match="CommonName of client"):
+            etcd.read("/k/")
 
 
 def test_an_address_that_is_no_url_is_refused() -> None:

@@ -18,6 +18,7 @@ import json
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -210,7 +211,7 @@ class Etcd:
             answer = _parsed(text)
             if response.status == 200:
                 return answer
-            problem = str(answer.get("error") or answer.get("message") or f"HTTP {response.status}")
+            problem = str(answer.get("error") or answer.get("message") or _plain(text) or f"HTTP {response.status}")
             if attempt == 1 and self._token and "auth token" in problem:
                 self._token = ""  # it has run out
                 continue
@@ -253,9 +254,16 @@ class Etcd:
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context(cafile=self._address.ca_file or None)
-            if self._address.cert_file:
-                self._tls.load_cert_chain(self._address.cert_file, self._address.key_file or None)
+            address = self._address
+            for path in filter(None, (address.ca_file, address.cert_file, address.key_file)):
+                try:
+                    Path(path).open("rb").close()
+                except OSError as error:  # ssl would not say which file
+                    raise EtcdError(f"{path}, for TLS to etcd, cannot be read: {error.strerror}") from None
+            tls = ssl.create_default_context(cafile=address.ca_file or None)
+            if address.cert_file:
+                tls.load_cert_chain(address.cert_file, address.key_file or None)
+            self._tls = tls
         return self._tls
 
     @property
@@ -269,6 +277,12 @@ class Etcd:
         self._at = (self._at + 1) % len(self._address.endpoints)
         self._token = ""
         return EtcdUnavailable(text)
+
+
+def _plain(text: bytes) -> str:
+    """The first line of an answer that is no JSON."""
+    line = text.strip().split(b"\n")[0].decode("utf-8", "replace")
+    return line if line[:1] != "{" and line.isprintable() else ""
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
