@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 from penstock.shard.etcd import Delete, Etcd, EtcdAddress, EtcdError, EtcdUnavailable, Put
 from penstock.testing.etcd import EtcdServer
 from penstock.testing.redis import free_port
+from penstock.testing.relay import Relay
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,12 @@ def test_log_in_with_a_user_and_a_password(tmp_path: Path) -> None:
         server.members[0].kill()  # simple tokens are gone with it
         server.start()
         assert etcd.keep_alive(lease) >= 60
+        etcd.close()
+        with Relay(server.members[0].port) as relay:
+            etcd = Etcd(EtcdAddress((f"http://127.0.0.1:{relay.port}", server.urls), "penstock", "pass"), 10)
+            assert values(etcd, "/i/") == {"x": "1"}
+            token = etcd._token
+        assert values(etcd, "/i/") == {"x": "1"} and etcd._token == token, "it need not log in again"
         etcd.close()
         for wrong in (EtcdAddress((server.urls,)), EtcdAddress((server.urls,), "penstock", "wrong")):
             with (

@@ -26,6 +26,11 @@ from penstock.protocol.errors import PenstockError
 
 WATCH_SECONDS = 10.0
 """Seconds of silence after which a watch ends: its connection may be dead."""
+LOGIN = "/v3/auth/authenticate"
+LOGIN_SECONDS = 5.0
+"""Seconds that an endpoint has for a log-in: etcd computes a slow hash of the password, and a log-in that is given up
+and repeated makes an etcd that is busy busier. All members know what comes of it, so that is kept for the next one.
+"""
 LOSES_DATA = ((3, 5, 0), (3, 5, 5))
 """Versions of etcd from and to which a member that is killed may lose what it has confirmed."""
 
@@ -222,34 +227,34 @@ class Etcd:
 
     def _open(self, path: str, body: dict[str, Any] | None, seconds: float) -> http.client.HTTPResponse:
         """Send a request to the endpoint in use; its response, of which nothing but the header was read."""
-        if self._address.user and not self._token and path != "/v3/auth/authenticate":
+        if self._address.user and not self._token and path != LOGIN:
             login = {"name": self._address.user, "password": self._address.password}
-            self._token = str(self._ask_one("/v3/auth/authenticate", login)["token"])
+            self._token = str(self._ask_one(LOGIN, login)["token"])
         headers = {"Authorization": self._token} if self._token else {}
         try:
-            connection = self._connect(seconds)
+            connection = self._connect()
             if body is None:
                 connection.request("GET", path, headers=headers)
             else:
                 headers["Content-Type"] = "application/json"
                 connection.request("POST", path, json.dumps(body), headers)
+            connection.sock.settimeout(LOGIN_SECONDS if path == LOGIN else seconds)
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(error) from None
 
-    def _connect(self, seconds: float) -> http.client.HTTPConnection:
+    def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
             url = urlsplit(self._endpoint)
             assert url.hostname is not None
             if url.scheme == "https":
                 self._connection = http.client.HTTPSConnection(
-                    url.hostname, url.port or 2379, timeout=seconds, context=self._context()
+                    url.hostname, url.port or 2379, timeout=self._seconds, context=self._context()
                 )
             else:
-                self._connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=seconds)
-        self._connection.timeout = seconds
+                self._connection = http.client.HTTPConnection(url.hostname, url.port or 2379, timeout=self._seconds)
         if self._connection.sock is not None:
-            self._connection.sock.settimeout(seconds)
+            self._connection.sock.settimeout(self._seconds)
         return self._connection
 
     def _context(self) -> ssl.SSLContext:
@@ -275,7 +280,6 @@ class Etcd:
         self.close()
         text = f"etcd at {self._endpoint} does not answer: {problem or type(problem).__name__}"
         self._at = (self._at + 1) % len(self._address.endpoints)
-        self._token = ""
         return EtcdUnavailable(text)
 
 
