@@ -55,6 +55,23 @@ def test_the_log_is_not_rewritten_before_a_replica_has_caught_up(world: Servers)
         wait_until(lambda: rewrites() > before)
 
 
+def test_sentinel_is_told_not_to_promote_a_replica_that_has_not_caught_up(world: Servers) -> None:
+    replica = world.start("replica", replica_acks=1, replica_priority=7)
+
+    def priority() -> int:
+        return int(replica.info()["slave_priority"])
+
+    with followed(replica) as leader:
+        leader.sendall(framed(pack(b"SET", b"k", b"v")))
+        wait_until(lambda: replica.info()["slave_repl_offset"] > 0)
+        assert priority() == 0
+        replica.client.config_set("replica-acks", 0)
+        assert priority() == 7, "as in Redis"
+        replica.client.config_set("replica-acks", 1)
+        leader.sendall(out_of_band(b"REPLCONF", b"GETACK", b"NEVER"))  # what a leader says when that was all
+        wait_until(lambda: priority() == 7)
+
+
 def test_batches_before_one_that_cannot_be_used_are_applied(world: Servers, caplog: pytest.LogCaptureFixture) -> None:
     replica = world.start("replica")
     batches = [pack(b"SET", b"a", b"1"), pack(b"OF.A.MODULE"), pack(b"SET", b"b", b"1")]

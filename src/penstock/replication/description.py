@@ -80,7 +80,8 @@ def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
     if not up:
         fields["master_link_down_since_seconds"] = -1 if follower.lost_at is None else int(now - follower.lost_at)
     return fields | {
-        "slave_priority": config.replica_priority,
+        # 0 keeps Sentinel from promoting it: with replica-acks another replica has what was acknowledged
+        "slave_priority": 0 if follower.is_behind and config.replica_acks else config.replica_priority,
         "slave_read_only": 1,
         "replica_announced": int(config.replica_announced),
     }

@@ -125,6 +125,7 @@ class Follower:
         self._last_failure = ""
         self._tells_failures_at = 0.0
         self._has_caught_up = False  # it had all that the leader had, since it was connected
+        self.is_behind = False  # it knows that it lacks something, or that it may
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
         self.refused = False  # the server that was to lead does not want to
@@ -229,6 +230,7 @@ class Follower:
     # -- copying ----------------------------------------------------------------------------------------------
 
     async def _copy_everything(self, leader: LeaderConnection) -> None:
+        self.is_behind = True
         offer = await ask_for_offer(leader)
         notice(
             "copying %d bytes and %d files of history from %s:%d",
@@ -295,6 +297,7 @@ class Follower:
     async def _apply_all(self, leader: LeaderConnection) -> None:
         frames = FrameReader()
         self._has_caught_up, self._connected_at = False, time.monotonic()
+        self.is_behind = True
         self._acknowledge()
         leader.take_at_once = lambda data: len(data) <= LITTLE and self._take_at_once(frames, data)
         while True:
@@ -456,7 +459,7 @@ class Follower:
 
     def _hear(self, argv: Argv) -> None:
         """A message beside the log. The leader sends none before this server has all that the leader has."""
-        self._has_caught_up = True
+        self._has_caught_up, self.is_behind = True, False
         match argv:
             case [b"PUBLISH", channel, message]:
                 self.on_published(argv)

@@ -159,7 +159,11 @@ class Replies(InnerLoop):
             return
         engine = self.engine
         commit = engine.commit
-        if commit is not None and commit.pending and not self._may_leave_now():
+        if (
+            commit is not None
+            and commit.pending
+            and not ((type(out[0]) is NoData or self.dirty < 0) and self._may_leave_now())
+        ):
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             write, replies = self._write, out.copy()
             if self.dirty >= 0 and self.dirty != engine.keyspace.dirty and not engine.strict:
