@@ -20,13 +20,12 @@ versions of every blocking command.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.declarations import Argv, Command, Reply
-from penstock.engine.observe.monitors import in_short
+from penstock.engine.internal_errors import internal_error
 from penstock.engine.observe.statistics import FAILED
 from penstock.engine.run_handler import AGAIN
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace.databases import Database, Value
     from penstock.engine.session import Session
-
-logger = logging.getLogger("penstock.engine")
 
 
 class Wish(Protocol):
@@ -286,8 +283,7 @@ class Blocking:
             reply = error.as_reply()
         except Exception as error:
             # It is not the fault of the client that changed the key, and the others in the queue must still be served.
-            logger.exception("internal error in %r", in_short(waiter.argv))
-            reply = ReplyError(f"internal error: {error!r}")
+            reply = internal_error(waiter.argv, error)
         if reply is NO_REPLY:
             return None
         data = encode(reply, waiter.session.protocol)

@@ -5,8 +5,9 @@ built-in families do, so everything that follows from a declaration holds for th
 log. What it needs for that is in penstock/modules.py.
 
 Invariants: a module is in the registry with all its commands, or, if anything about it fails, with none. What its
-commands leave at the keys that they declare, and at those whose change they report, can be written to disk and read
-back (`checked_after`). Larger collections are not looked through: a snapshot leaves wrong elements out (blocks.py).
+commands return can be sent to a client (`checked_reply`). What they leave at the keys that they declare, and at those
+whose change they report, can be written to disk and read back (`checked_after`). Larger collections are not looked
+through: a snapshot leaves wrong elements out (blocks.py).
 
 Rejected: MODULE LOAD at run time. A log that was written with a module needs it to be replayed, so it belongs into
 the configuration, and commands that come and go would make every table derived from the registry a thing to watch.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Flag, Handler, Module, Reply
 from penstock.protocol.errors import PenstockError, ReplyError
+from penstock.protocol.resp import require_form
 from penstock.types import codec
 from penstock.types.registry import DECLARED, withdraw
 
@@ -75,6 +77,18 @@ def _can_be_logged(session: Session, words: Argv) -> bool:
         return False
     found = session.engine.commands.find([bytes(word) for word in words[:2]])
     return found is not None and Flag.READONLY not in found.flags
+
+
+def checked_reply(command: Command, reply: Reply) -> Reply:
+    """A module's reply, if a client can be sent it. Here the command is known; where a reply is encoded, many replies
+    may be one, and a part of it may have left.
+    """
+    if type(reply) is not bytes:
+        try:
+            require_form(reply)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"{command.name} returned {error}") from None
+    return reply
 
 
 def _correct(database: Database, key: bytes) -> str:
@@ -141,7 +155,7 @@ def _checked(command: Command) -> Handler:
     def run(session: Session, argv: Argv) -> Reply:
         with checked_after(session, command, argv):
             try:
-                return handler(session, argv)
+                return checked_reply(command, handler(session, argv))
             except SystemExit as end:
                 raise RuntimeError(repr(end)) from None
 

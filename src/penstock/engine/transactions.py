@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv, Command, Reply
 from penstock.engine.hidden_changes import REFUSED
+from penstock.engine.internal_errors import internal_error
 from penstock.engine.stream_history import fetch_first, may_fetch_first, read_from_files
 from penstock.protocol.errors import ExecAbort, NoPerm, NoReplicas, ReplyError
 from penstock.protocol.resp import NULL_ARRAY
@@ -148,6 +149,8 @@ def _reply(session: Session, command: Command, argv: Argv) -> Reply:
         return engine.call(session, command, argv)
     except ReplyError as error:
         return error.as_reply()
+    except Exception as error:
+        return internal_error(argv, error)
 
 
 def _gates_again(session: Session, transaction: Transaction) -> dict[int, ReplyError]:

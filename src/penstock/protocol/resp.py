@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from types import NoneType
 from typing import Any, Final
 
 from penstock.protocol.errors import ReplyError
@@ -205,6 +206,53 @@ def _pieces_of(values: list[Any], protocol: int) -> Iterator[bytes | memoryview]
     yield b"".join(parts)
 
 
+_FORMS: Final = frozenset({bytes, NoneType, bool, float, bytearray, memoryview, Raw, RawPieces, StreamedPieces})
+"""Values that have a form, whatever is in them."""
+DEEPEST: Final = 200
+"""Levels of arrays in a reply that is not ours; to encode more would end Python's stack."""
+
+
+def require_form(value: Any, depth: int = 0) -> None:
+    """Raise a TypeError that names what has no form here, or what a client could not read; for replies of modules.
+
+    >>> require_form([1, {b"a": 1 << 64}])
+    Traceback (most recent call last):
+    TypeError: an int of more than 64 bits, which has no RESP form
+    """
+    kind = type(value)
+    if kind in _FORMS or (depth == 0 and value is NO_REPLY) or value is NULL_ARRAY:
+        return
+    if kind is int:
+        if not -(1 << 63) <= value < 1 << 63:
+            raise TypeError("an int of more than 64 bits, which has no RESP form")
+    elif isinstance(value, Status):
+        if value.translate(None, b"\r\n") != value:
+            raise TypeError("a Status with a line break")
+    elif isinstance(value, str):
+        _require_text(value)
+    elif isinstance(value, list | tuple | set | frozenset | dict) and kind is not Push:
+        if depth == DEEPEST:
+            raise TypeError(f"more than {DEEPEST} levels of arrays")
+        if kind is Pairs and not all(isinstance(row, list | tuple) for row in value):
+            raise TypeError("Pairs that are no pairs")
+        for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
+            if type(item) is not bytes:
+                require_form(item, depth + 1)
+    elif not isinstance(value, ReplyError | float):
+        raise TypeError(f"{_with_article(kind.__name__)}, which has no RESP form")
+
+
+def _require_text(text: str) -> None:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise TypeError("a str that is no text") from None
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def _array(mark: bytes, values: Any, protocol: int, append: Append) -> None:
     append(b"%b%d\r\n" % (mark, len(values)))
     for value in values:
@@ -242,7 +290,8 @@ def _text(value: str, protocol: int, append: Append) -> None:
 
 
 def _buffer(value: bytearray | memoryview, protocol: int, append: Append) -> None:
-    append(b"$%d\r\n%b\r\n" % (len(value), bytes(value)))
+    raw = bytes(value)  # a view may have items of several bytes
+    append(b"$%d\r\n%b\r\n" % (len(raw), raw))
 
 
 def _verbatim(value: Verbatim, protocol: int, append: Append) -> None:

@@ -18,7 +18,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv
-from penstock.engine.observe.monitors import in_short
+from penstock.engine.internal_errors import internal_error
 from penstock.engine.session import NOWHERE, NoData, Session, Unconfirmed
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
@@ -213,8 +213,7 @@ class Connection(Replies):
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
-        logger.exception("internal error in %r", in_short(argv), exc_info=error)
-        return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
+        return b"-%b\r\n" % internal_error(argv, error).wire()
 
     def resume(self) -> None:
         """Continue with the waiting input, soon: the caller may be in the middle of another client's command."""

@@ -47,7 +47,8 @@ from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
 from penstock.engine.concurrency.loop_steps import InSteps, LoopSteps
 from penstock.engine.declarations import Argv, Command, Handler, Reply
-from penstock.engine.module_loader import checked_after
+from penstock.engine.internal_errors import internal_error
+from penstock.engine.module_loader import checked_after, checked_reply
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import NotNow
 from penstock.engine.transactions import refused
@@ -154,7 +155,7 @@ class Job:
         if not called.of_module:
             return last_step()
         with checked_after(session, called, self.argv[at:]):
-            return last_step()
+            return checked_reply(called, last_step())
 
     def _last_step(self) -> Reply:
         if self.error is not None:
@@ -452,8 +453,7 @@ class Workers:
         except ReplyError as error:
             return error.as_reply()
         except Exception as error:
-            logger.exception("internal error in %r", in_short(job.argv), exc_info=error)
-            return ReplyError(f"internal error: {error!r}")
+            return internal_error(job.argv, error)
 
     def _reserve(self, job: Job) -> None:
         """Reserve the memory that the job will take; that of queued LAZY commands is reserved already."""
