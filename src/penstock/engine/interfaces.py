@@ -44,6 +44,9 @@ class Commit(Protocol):
     def flush(self) -> None:
         """Write what was logged so far now, and not at the end of this turn of the loop."""
 
+    def look(self) -> None:
+        """A script holds the loop: send the replies whose log is on disk by now."""
+
 
 class Persistence(Protocol):
     """What commands may ask of storage; storage/persistence.py implements it."""

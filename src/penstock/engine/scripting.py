@@ -123,7 +123,6 @@ class Run:
         self.looked = self.started  # at the clock
         self.polled = 0.0
         self.wrote = False
-        self.busy = False  # others are told so
         self.killed = False
         self.interrupted = False  # as soon as it is busy, it ends
         self.rehearses = False  # only to see what it reads
@@ -138,6 +137,7 @@ class Scripting:
         self.scripts: dict[bytes, Script] = {}  # by SHA1 in lower-case hexadecimal
         self._known: dict[bytes, Command] = {}  # commands that scripts called, as they spelled them
         self.running: Run | None = None
+        self.busy = False  # it has run too long: others are told so, and may do little
         self.may_debug = False  # scripts may call DEBUG; for test suites
 
     # -- scripts ----------------------------------------------------------------------------------------------
@@ -176,9 +176,10 @@ class Scripting:
         finally:
             self.running = session.fetched = None
             lua.limit_memory(False)
-            if run.busy:
+            was_busy, self.busy = self.busy, False
+            if was_busy:
                 engine.require_gates(BUSY_SCRIPT, False)
-            if run.busy or lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:  # so that the next one has room
+            if was_busy or lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if run.unread:
             return fetch_first(caller, argv, run.unread, run.started)
@@ -291,7 +292,7 @@ class Scripting:
             self.refuse_if_busy()
 
     def refuse_if_busy(self) -> None:
-        if self.running is not None and self.running.busy:
+        if self.busy:
             raise Busy("Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
 
     # -- called from Lua --------------------------------------------------------------------------------------
@@ -449,12 +450,12 @@ class Scripting:
         if run.rehearses:
             run.rehearsed = now - run.started >= REHEARSAL
             return run.rehearsed or passed
-        if not run.busy:
+        if not self.busy:
             threshold = engine.config.busy_reply_threshold
             if not threshold or now - run.started < threshold / 1000:
                 return passed
             logger.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
-            run.busy = True
+            self.busy = True
             engine.require_gates(BUSY_SCRIPT, True)
         if now - run.polled >= POLL_INTERVAL:
             run.polled = now

@@ -101,6 +101,8 @@ class App:
             self.loop.call_soon(self.flush_others)
 
     def flush_others(self) -> None:
+        if self.engine.scripting.busy and self.engine.commit is not None:
+            return  # each of them would be scheduled again
         self._flush_scheduled = False
         while self.to_flush:
             self.to_flush.pop().flush()

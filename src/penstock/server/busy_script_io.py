@@ -6,8 +6,12 @@ at them again only after the script, and finds them as if less had arrived. A cl
 connection for, because it came during the script or just before, is served too; the acceptor gives it to the loop
 afterwards.
 
-Limits: a TLS client gets no answer before the script ends, because only the loop can decrypt its input. Replies that
-must wait for the disk (appendfsync always) or for replicas also wait for the end of the script.
+What is answered meanwhile shows no data, so it does not wait for the log (replies.py). Earlier replies do, and the
+answers behind them: they leave when the thread of the log has synced, and replicas have confirmed, what they show. What
+the script publishes leaves behind its changes, which are logged when it ends.
+
+Limits: a TLS client gets no answer before the script ends, because only the loop can decrypt its input. A replica that
+is behind gets no more of the feed until then, so what waits for it waits too.
 """
 
 from __future__ import annotations
@@ -34,12 +38,15 @@ class BusyScriptSockets:
     def __init__(self, app: App) -> None:
         self._app = app
         self._selector: selectors.BaseSelector | None = None
+        self._links: list[tuple[Connection, asyncio.Transport]] = []  # to replicas, with their own transports
 
     def look(self) -> None:
         """Read what has arrived, run it, and send the replies; waits for nothing."""
         if self._selector is None:
             self._begin()
         assert self._selector is not None
+        if self._app.engine.commit is not None:
+            self._app.engine.commit.look()
         for key, _ in self._selector.select(0):
             if isinstance(key.data, Connection):
                 self._hear(key.fd, key.data)
@@ -47,6 +54,10 @@ class BusyScriptSockets:
                 self._accept(key.data)
 
     def _begin(self) -> None:
+        for connection in self._app.connections:  # the loop would send the feed after the script
+            if connection.session.link is not None and not connection.encrypted:
+                self._links.append((connection, connection.transport))
+                connection.transport = Direct(connection.session.file_number, connection.transport)
         if self._app.engine.commit is not None:  # else replies wait for what was logged before the script
             self._app.engine.commit.flush()
         self._selector = selectors.DefaultSelector()
@@ -102,6 +113,9 @@ class BusyScriptSockets:
         selector, self._selector = self._selector, None
         assert selector is not None
         selector.close()
+        for connection, transport in self._links:
+            connection.transport = transport
+        self._links.clear()
 
 
 class Direct(asyncio.Transport):

@@ -193,7 +193,7 @@ class Connection(Replies):
                 data = encode(reply, session.protocol)
                 if marked:
                     data = Unconfirmed(data)
-                elif not session.shows_data:
+                elif not session.shows_data or self.engine.scripting.busy:  # BUSY, or of a command that runs then
                     data = NoData(data)
                 self.out.append(data)
                 self._gathered += len(data)

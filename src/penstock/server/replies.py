@@ -89,8 +89,12 @@ class Replies(InnerLoop):
             self.out.append(data)
         self._pushed = True
         if not self.running:
-            self.app.to_flush.add(self)
-            self.app.schedule_flush()
+            self.send_later()
+
+    def send_later(self) -> None:
+        """Flush at the end of this turn of the loop."""
+        self.app.to_flush.add(self)
+        self.app.schedule_flush()
 
     def send_now(self, data: bytes) -> int:
         if self.transport.is_closing():
@@ -159,7 +163,9 @@ class Replies(InnerLoop):
             return
         engine = self.engine
         commit = engine.commit
-        if (
+        if commit is not None and engine.scripting.busy and self._pushed:
+            self.send_later()  # perhaps by the script, whose changes are not logged yet
+        elif (
             commit is not None
             and commit.pending
             and not ((type(out[0]) is NoData or self.dirty < 0) and self._may_leave_now())

@@ -20,6 +20,7 @@ class LogThread:
         self._on_result = on_result
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
+        self._failed = False  # the job whose result was put there last
         self._thread = threading.Thread(target=self._work, name="penstock-log", daemon=True)
         self._thread.start()
 
@@ -29,6 +30,10 @@ class LogThread:
     def wait(self) -> OSError | None:
         """Wait for the job under way; blocks."""
         return self._results.get()
+
+    def has_succeeded(self) -> bool:
+        """Whether the job under way is over, without an error; its result waits to be taken."""
+        return not self._results.empty() and not self._failed
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -41,6 +46,7 @@ class LogThread:
                 job()
             except OSError as error:
                 result = error
+            self._failed = result is not None
             self._results.put(result)
             self._loop.call_soon_threadsafe(self._collect)
 

@@ -90,6 +90,10 @@ class SwitchingWriter(LogWriter):
         (self._leave if switch.synced else self._refuse)(leaving)
         switch.done(error)
 
+    def look(self) -> None:
+        if self._switch is None:
+            super().look()
+
     def _finished(self, error: OSError | None) -> None:
         if self._switch is None:
             super()._finished(error)
