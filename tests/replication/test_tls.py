@@ -57,6 +57,17 @@ def test_a_replica_with_a_certificate_of_another_authority_gets_nothing(
         assert leader.info()["connected_slaves"] == 0
 
 
+def test_a_replica_that_was_given_no_authority_trusts_those_of_the_system(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    with servers(tmp_path) as world:
+        leader = world.start("leader", **directives(authority, authority, "one"))
+        replica = world.start("replica", tls_replication="yes")
+        follow_over_tls(replica, leader)
+        wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text)
+
+
 def test_a_leader_with_a_certificate_of_another_authority_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

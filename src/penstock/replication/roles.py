@@ -189,7 +189,8 @@ class Roles:
         config = self._config
         if not config.tls_replication:
             return None
-        context = ssl.create_default_context(cafile=str(config.path("tls-ca-cert-file")) or None)
+        authorities = str(config.path("tls-ca-cert-file")) if config.tls_ca_cert_file else None  # else the system's
+        context = ssl.create_default_context(cafile=authorities)
         context.check_hostname = False
         if config.tls_cert_file:
             context.load_cert_chain(
