@@ -159,7 +159,8 @@ def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None
         app.engine.config.change([(DIRECTIVES["timeout"], seconds)])
 
     with Server() as server:
-        idle, blocked, listener, monitor = (RawClient(server.port) for _ in range(4))
+        idle, blocked, listener, monitor, replica = (RawClient(server.port) for _ in range(5))
+        assert replica.ask("REPLCONF capa penstock") == b"OK"  # `repl-timeout` is what holds for it
         assert idle.ask("PING") == b"PONG"
         blocked.command("BLPOP", "k", "0")
         listener.ask("SUBSCRIBE c")
@@ -173,7 +174,8 @@ def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None
             assert client.ask("RPUSH k x") == 1
         assert blocked.read() == [b"k", b"x"]
         assert listener.read() == [b"message", b"c", b"hello"]
-        for client in (idle, blocked, listener, monitor):
+        assert replica.ask("PING") == b"PONG"
+        for client in (idle, blocked, listener, monitor, replica):
             client.close()
 
 

@@ -196,7 +196,7 @@ class Limits:
     def _close_idle(self, now: int, timeout: int) -> None:
         for connection in list(self._app.connections):
             session = connection.session
-            waits = session.waiter is not None or session.subscribed or session.monitoring
+            waits = session.waiter is not None or session.subscribed or session.monitoring or session.is_replica
             if not waits and now - session.last_active > timeout:
                 logger.info("closing idle client %s", session.peer)
                 connection.close(after_reply=False)
