@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.replication.servers import Pair, Servers, servers
+from tests.support.replication.servers import Pair, Servers, caught_up, servers
 from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
 from penstock.replication.follower import LITTLE, Follower
 from penstock.replication.frames import Frame, out_of_band
 from penstock.storage.batches import framed
+from penstock.testing.relay import Relay
 
 WELCOME = b"+OK\r\n" * 3 + b"*2\r\n$8\r\nCONTINUE\r\n$42\r\n%b:0\r\n" % (b"a" * 40)
 
@@ -70,6 +71,20 @@ def test_sentinel_is_told_not_to_promote_a_replica_that_has_not_caught_up(world:
         replica.client.config_set("replica-acks", 1)
         leader.sendall(out_of_band(b"REPLCONF", b"GETACK", b"NEVER"))  # what a leader says when that was all
         wait_until(lambda: priority() == 7)
+
+
+def test_a_replica_that_has_yet_to_copy_everything_has_offset_0(world: Servers) -> None:
+    leader, replica = world.start("leader"), world.start("replica")
+    replica.client.set("own", "x" * 1000)
+    with Relay(leader.server.port) as relay:
+        relay.pause(after=len(b"+OK\r\n" * 3 + b"*1\r\n$4\r\nCOPY\r\n"))
+        replica.client.execute_command("REPLICAOF", "127.0.0.1", relay.port)
+        wait_until(lambda: replica.info()["slave_repl_offset"] == 0)
+        assert replica.client.strlen("own") == 1000, "its log has more than that of the leader, and is another one"
+        relay.resume()
+        leader.client.set("k", "v")
+        caught_up(leader, replica)
+        assert replica.info()["slave_repl_offset"] > 0
 
 
 def test_batches_before_one_that_cannot_be_used_are_applied(world: Servers, caplog: pytest.LogCaptureFixture) -> None:

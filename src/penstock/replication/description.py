@@ -59,6 +59,7 @@ def describe_feed(replicas: Replicas, config: Config, run_id: str) -> Fields:
 def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
     """The server that this one follows."""
     up = follower.state is State.CONNECTED
+    offset = 0 if follower.must_copy else end  # of another log: one chooses by it which replica leads next
     now = time.monotonic()
     host, port = follower.leader
     fields: Fields = {
@@ -67,8 +68,8 @@ def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
         "master_link_status": "up" if up else "down",
         "master_last_io_seconds_ago": int(now - follower.heard) if up else -1,
         "master_sync_in_progress": int(follower.to_copy > 0),
-        "slave_read_repl_offset": end,
-        "slave_repl_offset": end,
+        "slave_read_repl_offset": offset,
+        "slave_repl_offset": offset,
     }
     if follower.to_copy:
         fields |= {

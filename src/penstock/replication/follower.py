@@ -125,6 +125,7 @@ class Follower:
         self._last_failure = ""
         self._tells_failures_at = 0.0
         self._has_caught_up = False  # it had all that the leader had, since it was connected
+        self.must_copy = False  # its log is not that of the leader, and has yet to be replaced
         self.is_behind = False  # it knows that it lacks something, or that it may
         self._asked = False  # the leader wants to know what is here
         self._always = False  # after each batch
@@ -230,7 +231,7 @@ class Follower:
     # -- copying ----------------------------------------------------------------------------------------------
 
     async def _copy_everything(self, leader: LeaderConnection) -> None:
-        self.is_behind = True
+        self.must_copy = self.is_behind = True
         offer = await ask_for_offer(leader)
         notice(
             "copying %d bytes and %d files of history from %s:%d",
@@ -256,6 +257,7 @@ class Follower:
             history.known.unpin(self)
             self.to_copy = 0
         self._replay = Replay(self._engine)
+        self.must_copy = False
         self._on_copied()
 
     def _put_aside(self, offer: Offer) -> None:
