@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.bench.replica_load import Name, follow, leave, rate, wait_until_equal, with_replica
+from penstock.bench.rows import ROWS
+from penstock.bench.run import choose
 
 
 @pytest.mark.parametrize("name", ["penstock", "redis"])
@@ -26,3 +28,8 @@ def test_all_replies_are_counted(name: Name) -> None:
         wait_until_equal(leader, replica)
         with leader.client() as one, replica.client() as other:
             assert one.dbsize() == other.dbsize() > 0
+
+
+def test_the_rows_go_by_replicas_too() -> None:
+    rows = {name for name in ROWS if name.startswith("replica.")}
+    assert rows and {row.name for row in choose(["replicas"])} == rows
