@@ -168,7 +168,11 @@ def psync(session: Session, argv: Argv) -> Reply:
     syntax="[option value ...] | ACK offset [FACK offset [EPOCH epoch]] | FILES | SIZE name | READ name start count",
 )
 def replconf(session: Session, argv: Argv) -> Reply:
-    """What servers say to each other: who a replica is, how far it is, and the files of a full copy."""
+    """What servers say to each other: who a replica is, how far it is, and the files of a full copy.
+
+    A connection that has said `REPLCONF capa penstock` may only run AUTH, PING, PSYNC, QUIT and REPLCONF from then on:
+    what it is answered does not wait for replicas (`replica-acks`).
+    """
     replication = _replication(session)
     match [word.upper() for word in argv[1:2]]:
         case [b"ACK"] if len(argv) in (3, 5, 7):
