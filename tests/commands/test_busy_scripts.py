@@ -285,6 +285,64 @@ def test_much_work_in_few_instructions_is_ended(monkeypatch: pytest.MonkeyPatch,
         assert client.exists("ended") == 0
 
 
+ONE_LONG_CALL = {
+    "replacements by nothing": "string.gsub(string.rep('a', 1e5), '(x*)', string.rep('%1', 6000))",
+    "patterns that try much": "local s = string.rep('a', 3000) for i = 1, 60 do string.find(s, 'a*b') end",
+    "a sort by a function of C": (
+        "local t = {} for i = 1, 30000 do t[i] = i end redis.call('incr', 'begun') table.sort(t, rawequal)"
+    ),
+    "a sort of tables that a function of C compares": (
+        "local t, m = {}, {__lt = rawequal} for i = 1, 30000 do t[i] = setmetatable({}, m) end"
+        " redis.call('incr', 'begun') table.sort(t)"
+    ),
+    "a function of C for each element": (
+        "local t = {} for i = 1, 5e5 do t[i] = i end redis.call('incr', 'begun') table.foreach(t, math.randomseed)"
+    ),
+    "a function of C for each index": (
+        "local t = {} for i = 1, 5e5 do t[i] = i end redis.call('incr', 'begun') table.foreachi(t, math.randomseed)"
+    ),
+    "JSON of a long string": "cjson.encode(string.rep('x', 2e7))",
+    "short coroutines": "for i = 1, 300 do coroutine.wrap(function() end)() end",
+    "coroutines that are resumed": (
+        "local yield = coroutine.yield local c = coroutine.create(function() while true do yield() end end)"
+        " for i = 1, 300 do coroutine.resume(c) end"
+    ),
+    "a status of line breaks": "return {ok = string.rep('\\n', 3e7)}",
+}
+"""Calls in which nothing looked at the clock."""
+
+
+@pytest.mark.parametrize("source", ONE_LONG_CALL.values(), ids=ONE_LONG_CALL)
+def test_the_clock_is_looked_at_often_in_one_long_call(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    looks: list[str] = []
+
+    def look(scripting: Scripting) -> bool | int:
+        begun = str(scripting._session.db.data.get(b"begun"))
+        looks[:] = [*(each for each in looks if each == begun), begun]
+        return begun != "None" and len(looks) > 25
+
+    monkeypatch.setattr(Scripting, "_tick", look)
+    with (
+        Server() as server,
+        redis.Redis.from_url(server.url) as client,
+        pytest.raises(redis.ResponseError, match="Script killed by user"),
+    ):
+        client.eval(f"redis.call('set', 'begun', 1) {source}", 0)
+
+
+def test_the_clock_is_looked_at_when_instructions_become_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lua's memory says how slow they may become. Here 1,500 read 30 MB each."""
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: b"begun" in scripting._session.db.data)
+    source = (
+        "local s = string.rep(' ', 3e7) for i = 1, 1e5 do end redis.call('set', 'begun', 1)"
+        " for i = 1, 1500 do tonumber(s) end redis.call('set', 'ended', 1)"
+    )
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        with pytest.raises(redis.ResponseError, match="Script killed by user"):
+            client.eval(source, 0)
+        assert client.exists("ended") == 0
+
+
 @pytest.mark.parametrize(
     "source",
     [

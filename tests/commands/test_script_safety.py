@@ -10,6 +10,7 @@ import json
 import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,6 +176,16 @@ HARMLESS = {
         "return {redis.pcall('script', 'flush'), redis.pcall('function', 'flush'), redis.pcall('debug', 'reload')}",
         "-ERR This Redis command is not allowed from script\r\n-ERR This Redis command is not allowed from script",
     ),
+    # Calls that took hours, in which nothing was heard.
+    "an error of line breaks": ("return {err = string.rep('\\n', 1e6) .. 'x'}", "-"),
+    "a raised error of line breaks": ("error({err = string.rep('\\n', 1e6) .. 'x'})", "-"),
+    "an error reply of line breaks": ("return redis.error_reply('x' .. string.rep('\\n', 1e6) .. 'y')", "-ERR x  "),
+    "one long string in a reply many times": (
+        "redis.call('set', 'long', string.rep('x', 1e7)) local keys = {} for i = 1, 7000 do keys[i] = 'long' end"
+        " return {select(2, pcall(redis.call, 'mget', unpack(keys)))}",
+        "not enough memory",
+    ),
+    "a long chunk": ("return {select(2, loadstring(string.rep(' ', 1.7e7)))}", "chunk is too long"),
     # Lua 5.1 itself.
     "CVE-2014-5461 parameters and varargs": (
         f"local f = loadstring('local function f({PARAMETERS}, ...) local {LOCALS} return 1 end return f()')"
@@ -447,3 +458,48 @@ def test_an_exception_of_python_is_an_error_with_words(monkeypatch: pytest.Monke
     monkeypatch.setattr(Scripting, "_find", find)
     answer = Bench().eval("return {pcall(redis.acl_check_cmd, 'get', 'x')}")
     assert answer == b"*2\r\n$-1\r\n$41\r\nERR internal error: RuntimeError('a bug')\r\n"
+
+
+def test_code_that_one_user_has_loaded_takes_no_memory_from_the_scripts_of_others(children: Children) -> None:
+    child = children.current()
+    for name in ("a", "b"):
+        child.eval(["SCRIPT", "LOAD", f"local {name} " + f"{name}=1 " * 3_000_000])
+    assert child.eval("return #string.rep('x', 5e6)") == ":5000000\r\n"
+    assert "not enough memory" in child.eval("return #string.rep('x', 7e7)")
+    child.eval(["SCRIPT", "FLUSH"])
+    assert child.eval("return #string.rep('x', 5e6)") == ":5000000\r\n"
+
+
+SLOWEST_ORDER = """
+local count, value, chosen, candidate = tonumber(ARGV[1]), {}, 0, 0
+local items = {}
+for i = 1, count do items[i], value[i] = i, count end
+table.sort(items, function(one, other)
+    if value[one] == count and value[other] == count then
+        value[one == candidate and one or other] = chosen
+        chosen = chosen + 1
+    end
+    if value[one] == count then candidate = one elseif value[other] == count then candidate = other end
+    return value[one] < value[other]
+end)
+return value
+"""
+"""Numbers in the order for which Lua's sort takes longest: they are chosen while it compares them (McIlroy 1999)."""
+
+
+def test_the_order_of_elements_cannot_make_a_sort_slow() -> None:
+    """It took 70 times as long for the slowest order of these."""
+    count = 5000
+    bench = Bench()
+    slowest = bench.eval(SLOWEST_ORDER.encode(), str(count))
+    numbers = slowest.replace(b":", b"").split(b"\r\n")[1:-1]
+    assert len(numbers) == count
+    took = []
+    for order in (numbers, [b"%d" % (n * 7919 % 5003) for n in range(count)]):
+        text = b",".join(order)
+        source = b"local t = {%b} for i = 1, 20 do local u = {} for j = 1, #t do u[j] = t[j] end table.sort(u) end"
+        bench.eval(source % text)
+        began = time.thread_time()
+        bench.eval(source % text)
+        took.append(time.thread_time() - began)
+    assert took[0] < 5 * took[1]

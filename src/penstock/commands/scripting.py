@@ -164,7 +164,7 @@ def script_flush(session: Session, argv: Argv) -> Reply:
     """Forget every script."""
     if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"SYNC", b"ASYNC")):
         raise ReplyError("SCRIPT FLUSH only support SYNC|ASYNC option")
-    session.engine.scripting.scripts.clear()
+    session.engine.scripting.forget_scripts()
     return OK
 
 

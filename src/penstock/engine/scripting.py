@@ -69,6 +69,8 @@ instructions.
 """
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a line that redis.log writes; what is behind them is left out."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
 _FLAGS = frozenset({"no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"})
 
@@ -154,6 +156,12 @@ class Scripting:
                 raise ReplyError(f"Error compiling script (new function): {problem}")
             script = self.scripts[sha] = Script(sha, function, flags)
         return script
+
+    def forget_scripts(self) -> None:
+        """Forget every script that was loaded."""
+        if self.scripts:
+            self.scripts.clear()
+            self.lua.forget_code()
 
     def run(self, caller: Session, argv: Argv, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
         """Run a script for a session and answer its value. `argv` are the words of its EVAL."""
@@ -436,8 +444,9 @@ class Scripting:
 
     def _log(self, level: int, text: bytes) -> None:
         """redis.log: the line of a rehearsal comes when the script runs."""
-        if self.running is None or not self.running.rehearses:
-            logger.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
+        number = _LOG_LEVELS[int(level)]
+        if (self.running is None or not self.running.rehearses) and logger.isEnabledFor(number):
+            logger.log(number, "%s", text[:LONGEST_LINE].decode("utf-8", "backslashreplace"))
 
     def _tick(self) -> bool | int:
         """Lua asks from time to time: True if the script must end, else the milliseconds since it last asked."""

@@ -10,6 +10,9 @@ local byte, char, find, format, gsub, lower, match, sub =
     string.byte, string.char, string.find, string.format, string.gsub, string.lower, string.match, string.sub
 local concat, floor, huge = table.concat, math.floor, math.huge
 
+local PIECE = 2 ^ 17
+local ESCAPED = 16 -- bytes that are copied in the time that C takes to escape one
+
 local function fail(text) error(text, 0) end
 
 local function new()
@@ -29,8 +32,17 @@ local function new()
         if find(letter, "[%c%z]") then escapes[letter] = escapes[letter] or format("\\u%04x", code) end
     end
 
-    -- A table, not a function: for each letter gsub would call it.
-    local function quoted(text) return '"' .. gsub(text, '[%c%z"\\/\127]', escapes) .. '"' end
+    -- A table, not a function: for each letter gsub would call it. A long text goes in pieces, so that the clock is
+    -- looked at in between.
+    local function quoted(text)
+        if #text <= PIECE then return '"' .. gsub(text, '[%c%z"\\/\127]', escapes) .. '"' end
+        local pieces = {}
+        for first = 1, #text, PIECE do
+            spent(PIECE * ESCAPED)
+            pieces[#pieces + 1] = gsub(sub(text, first, first + PIECE - 1), '[%c%z"\\/\127]', escapes)
+        end
+        return '"' .. concat(pieces) .. '"'
+    end
 
     local function number_text(number)
         if number ~= number or number == huge or number == -huge then

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
@@ -42,13 +43,20 @@ REDIS_VERSION_NUMBER = 0x07000F
 MEMORY_LIMIT = 1 << 30
 LONG_SORT = 4_000_000
 """Elements from which table.sort can be interrupted. It takes four times as long then; C sorts fewer in two seconds."""
+LONG_SOURCE = 100_000
 MAX_REFERENCES = 256
 """Tables and functions that Lua may hand to Python in one call: room for so many
 references is reserved at the start.
 """
+AN_ELEMENT, SHORT = 40, 200
+"""Bytes that an element of a reply takes in Lua, and of a string that takes no more worth counting."""
 _PLAIN = frozenset({bytes, int, float, bool, type(None)})
 _OTHER = object()
 """In place of a table or a function where there are many arguments: Python reads none of them."""
+
+
+class _TooLarge(Exception):
+    """A reply needs more memory than a script may have."""
 
 
 class _Unlimited:
@@ -79,6 +87,8 @@ class Lua:
         self._unlimited = _Unlimited(self._set_limit)
         self._slot, self.ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
         self._gathered: list[Any] = []
+        self._code = 0  # bytes that compiled scripts take, about: no script has less memory for the others
+        self._room = 0  # bytes that the reply on its way may still take
         self._reserve()
         null = self._runtime.execute(
             b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
@@ -103,10 +113,10 @@ class Lua:
         })  # fmt: skip
         host[b"gathered"] = self._functions(self._all_gathered(hosted))
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
-        host[b"long_sort"] = LONG_SORT
+        host[b"long_sort"], host[b"seed"] = LONG_SORT, 1 + secrets.randbelow((1 << 31) - 2)
         host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self.ok_mark, self._status_mark
-        pattern_function, _, host[b"max_pattern_of_c"] = self._chunk("patterns.lua")
-        self.run, self.compile = self._chunk(
+        pattern_function, _, host[b"max_pattern_of_c"] = self._chunk("patterns.lua", spent)
+        self.run, self._compile = self._chunk(
             "sandbox.lua", host, crossing, libraries, self._loaded("library.lua"), pattern_function, spent, set_look
         )
 
@@ -128,10 +138,28 @@ class Lua:
     def _functions(self, functions: dict[str, Callable[..., Any]]) -> Any:
         return self.table({name.encode(): function for name, function in functions.items()})
 
+    def compile(self, source: bytes) -> tuple[bool, Any]:
+        """(True, the function), or (False, why not)."""
+        is_long = len(source) > LONG_SOURCE  # then the garbage of the compiler matters
+        if is_long:
+            self.collect()
+        before = self.memory_used()
+        ok, function = self._compile(source)
+        if is_long:
+            self.collect()
+        if ok:
+            self._code += max(self.memory_used() - before, 0)
+        return ok, function
+
+    def forget_code(self) -> None:
+        """No compiled script is used any more."""
+        self.collect()
+        self._code = 0
+
     def limit_memory(self, limited: bool) -> None:
         self._gathered = []
-        self._unlimited.limit = MEMORY_LIMIT if limited else 0
-        self._set_limit(MEMORY_LIMIT if limited else 0)
+        self._unlimited.limit = MEMORY_LIMIT + self._code if limited else 0
+        self._set_limit(self._unlimited.limit)
 
     def collect(self) -> None:
         self._runtime.gccollect()
@@ -158,7 +186,11 @@ class Lua:
             if isinstance(reply, Status):
                 self._slot[1] = bytes(reply)
                 return self._status_mark
-            value = self.value(reply, protocol)
+            self._room = MEMORY_LIMIT
+            try:
+                value = self.value(reply, protocol)
+            except _TooLarge:
+                return self.error(b"ERR not enough memory")
             if type(value) is bytes or value is True:
                 self._slot[1] = value
                 return True
@@ -237,12 +269,15 @@ class Lua:
         """A reply as Lua sees it, in the form of a protocol version."""
         kind = type(reply)
         if kind is bytes:
+            if len(reply) > SHORT:
+                self._take(len(reply))
             return reply
         if kind is int:
             return _integer(reply)
         if reply is None or reply is NULL_ARRAY:
             return None if protocol == 3 else False
         if kind is list or kind is tuple:
+            self._take(AN_ELEMENT * len(reply))
             return self.table([self.value(item, protocol) for item in reply])
         if isinstance(reply, Status):
             return self.table({b"ok": bytes(reply)})
@@ -258,6 +293,14 @@ class Lua:
         if protocol == 2:
             return self._flat(reply)
         return self._rich(reply)
+
+    def _take(self, size: int) -> None:
+        """Refuse a reply that is larger than a script's memory. It may name one long string thousands of times, and Lua
+        would look at all of it for each.
+        """
+        self._room -= size
+        if self._room < 0:
+            raise _TooLarge
 
     def _flat(self, reply: Reply) -> Any:
         """RESP2: everything is an array or a string."""

@@ -10,12 +10,14 @@
 --   table.maxn          goes through millions of elements in one call; so do others, which count them with `spent`
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
---   table.sort          sorts millions, or long strings, in one call, in which no other client is heard
+--   table.sort          sorts millions, or long strings, in one call, in which no other client is heard; takes the
+--                       square of the count where the order is a bad one
+--   table.foreach & co. call C functions for as long as the table lasts
 --   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string
 --                       (CVE-2025-49844); count long brackets in an int (CVE-2025-46819); and reserve too little stack
 --                       for functions with both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
-local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort, spent = ...
+local is_read_only, patched, is_internal, instead, MAX_PATTERN_OF_C, long_sort, spent, seed = ...
 
 local error, pairs, pcall, rawget, select, tonumber, type = error, pairs, pcall, rawget, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
@@ -27,12 +29,14 @@ local getinfo = debug.getinfo
 local READ_ONLY = "Attempt to modify a readonly table"
 local MAX_RESULTS = 8000 -- the C stack of Lua 5.1
 local MAX_PATTERN = 1e6
-local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
+local MAX_SOURCE = 2 ^ 24 -- bytes that C parses in one call of loadstring, which takes it a second
 local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
 local MAX_INT = 2147483647
 local LONG_STRINGS = 2 ^ 28 -- bytes that C may compare in one call of table.sort, which takes it 20 to 100 ms
 local LONG_TEXT = 1e6 -- bytes that C may replace one by one
+local MANY = 2000 -- elements whose square of comparisons takes about a second
 local MUCH = 10000 -- bytes, or elements, that one call goes through; fewer are not counted
+local PARSED = 64 -- bytes that are copied in the time that C takes to parse one
 local ELEMENT, ELEMENT_SORTED = 16, 256 -- bytes that are copied in the time that C takes to move one, or to sort it in
 
 local library = {}
@@ -95,7 +99,7 @@ local function too_complex(ok, ...)
     return ok, ...
 end
 
--- What C calls for each place in a long text, so that the hook is called too.
+-- What C calls for each place in a long text, or each element of a long table, so that the hook is called too.
 local function in_lua(replacement)
     if type(replacement) == "table" then
         return function(first) return replacement[first] end
@@ -181,21 +185,42 @@ function tables.remove(...)
     return relay("remove", pcall(remove, ...))
 end
 
+for _, name in pairs({"foreach", "foreachi"}) do
+    local real = table[name]
+    tables[name] = function(items, called, ...)
+        if type(items) == "table" and #items > MUCH then called = in_lua(called) end
+        return same(relay(name, pcall(real, items, called, ...)))
+    end
+end
+
 -- Lua calls no hook while C compares two elements, but while a function in Lua does.
 local function is_less(one, other)
     if type(one) == "string" and #one > MUCH then spent(#one) end
     return one < other
 end
 
--- Whether C may take seconds: it compares an element with others about as often as the count has binary digits.
-local function is_long_to_sort(items)
-    local count, bytes = #items, 0
-    if count > long_sort then return true end
+-- Whether C may take seconds: it compares an element with others about as often as the count has binary digits. What
+-- compares tables may be any function of C. True also where a script could see in which order equal elements come, or
+-- where an error leaves them, and so how `mix` mixes.
+local function is_to_sort_in_lua(items)
+    local count, bytes, first = #items, 0, type(rawget(items, 1))
+    if count > long_sort or (first ~= "number" and first ~= "string") then return true end
     for place = 1, count do
         local item = rawget(items, place)
-        if type(item) == "string" then bytes = bytes + #item end
+        if type(item) ~= first or item ~= item or (item == 0 and 1 / item < 0) then return true end
+        if first == "string" then bytes = bytes + #item end
     end
     return bytes > MUCH and bytes * log(count) / log(2) > LONG_STRINGS
+end
+
+-- C's sort takes the square of the count for elements in an order that somebody has worked out for it: hours for a
+-- million. So many are mixed before, by numbers that no script knows. None of the elements is nil.
+local function mix(items)
+    for place = #items, 2, -1 do
+        seed = seed * 16807 % MAX_INT
+        local other = 1 + seed % place
+        items[other], items[place] = items[place], items[other]
+    end
 end
 
 local function without_our_line(ok, problem)
@@ -206,11 +231,14 @@ end
 function tables.sort(...)
     local items, before = ...
     if is_read_only(items) then error(READ_ONLY, 2) end
-    if before == nil and type(items) == "table" and is_long_to_sort(items) then
-        return relay("sort", without_our_line(pcall(sort, items, is_less)))
+    if type(items) ~= "table" or not (before == nil or type(before) == "function") then
+        return relay("sort", pcall(sort, ...))
     end
+    if before ~= nil then return relay("sort", pcall(sort, items, in_lua(before))) end
+    if is_to_sort_in_lua(items) then return relay("sort", without_our_line(pcall(sort, items, is_less))) end
+    if #items > MANY then mix(items) end
     count_elements(items, ELEMENT_SORTED)
-    return relay("sort", pcall(sort, ...))
+    return relay("sort", pcall(sort, items))
 end
 
 -- loading ---------------------------------------------------------------------------------------------------------
@@ -219,7 +247,8 @@ function library.loadstring(...)
     local source, name = ...
     if type(source) == "string" then
         if byte(source) == 27 then return nil, "attempt to load a binary chunk" end
-        if #source > MAX_SOURCE then return nil, "not enough memory" end
+        if #source > MAX_SOURCE then return nil, "chunk is too long" end
+        spent(PARSED * #source)
         if type(name) == "string" then name = match(name, "^[^%z]*") end -- as much of it as C sees
         if is_internal(name) then name = "=(load)" end
         local chunk, problem = relay("loadstring", pcall(loadstring, source, name))

@@ -5,13 +5,19 @@
 -- KILL would have no effect. `most` returns the length of text up to which a pattern is harmless. For longer texts the
 -- functions here do the same in Lua, forty times slower, where the hook that looks at the clock is called.
 
+local spent = ...
+
 local error, pairs, pcall, tonumber, type, unpack = error, pairs, pcall, tonumber, type, unpack
 local byte, char, find, match, sub = string.byte, string.char, string.find, string.match, string.sub
-local ceil, concat, floor, huge = math.ceil, table.concat, math.floor, math.huge
+local ceil, concat, floor, huge, log, max = math.ceil, table.concat, math.floor, math.huge, math.log, math.max
 
 local MAX_STEPS = 1e8 -- one or two seconds of Lua's own functions; a script is not called slow before it had five
 local MAX_PLAIN = 2e10 -- bytes to compare, in about the same time
 local MAX_CAPTURES = 32
+local MAX_REPLACED = 1e9 -- bytes of replacements that C goes through in one call of gsub, in about the same time
+local A_REPLACEMENT = 10 -- what calling one counts for
+local A_STEP = 40 -- bytes that are copied in the time of a step
+local FEW = 0.01 -- of the steps of a match: fewer are not counted
 local SHORT = 100 -- bytes that are compared in no time
 local MAX_KNOWN, MAX_KNOWN_SIZE = 500, 1000 -- patterns whose harmless length is remembered, and how long they may be
 local OPEN, POSITION = -1, -2 -- in place of the end of a capture
@@ -103,24 +109,26 @@ local function steps(items, anchored, length)
     return total
 end
 
-local known, count = {}, 0
+local known, powers, count = {}, {}, 0
 
--- The length of the longest text that Lua's own functions may look for a pattern in.
+-- The length of the longest text that Lua's own functions may look for a pattern in; and with which power of the length
+-- the steps grow there.
 local function most(pattern)
-    local length = known[pattern]
-    if length then return length end
+    local length, power = known[pattern], powers[pattern]
+    if length then return length, power end
     if not find(pattern, "[-*+?]") and not find(pattern, "%%[b%d]") then
-        length = 10 * MAX_STEPS / #pattern
+        length, power = 10 * MAX_STEPS / max(#pattern, 1), 1
     else
         local items, anchored = parse(pattern, true)
         length = 1
         while length < 2 ^ 30 and steps(items, anchored, length * 1.25) <= MAX_STEPS do length = length * 1.25 end
+        power = log(steps(items, anchored, length) / steps(items, anchored, length / 2)) / log(2)
     end
     if #pattern <= MAX_KNOWN_SIZE then
-        if count == MAX_KNOWN then known, count = {}, 0 end
-        known[pattern], count = length, count + 1
+        if count == MAX_KNOWN then known, powers, count = {}, {}, 0 end
+        known[pattern], powers[pattern], count = length, power, count + 1
     end
-    return length
+    return length, power
 end
 
 -- matching ---------------------------------------------------------------------------------------------------------
@@ -411,9 +419,22 @@ local function instead(name, text, pattern, third, fourth)
     local iterates = name == "gmatch" or name == "gfind"
     -- Only for an iterator is ^ a character like others.
     local measured = iterates and byte(pattern) == 94 and "." .. pattern or pattern
-    if #pattern <= MAX_PATTERN_OF_C and #text <= most(measured) then
-        return nil
+    local is_long = #pattern > MAX_PATTERN_OF_C
+    if not is_long then
+        local length, power = most(measured)
+        local share = (#text / length) ^ power
+        if share > FEW then spent(share * MAX_STEPS * A_STEP) end
+        is_long = #text > length
     end
+    if name == "gsub" and (type(third) == "string" or type(third) == "number") then
+        local size = (#text + 1) * (A_REPLACEMENT + #(third .. ""))
+        if size > MAX_REPLACED then
+            is_long = true
+        elseif size > FEW * MAX_REPLACED then
+            spent(size)
+        end
+    end
+    if not is_long then return nil end
     if name == "gsub" then
         return REPLACEMENTS[type(third)] and (fourth == nil or tonumber(fourth)) and functions.gsub
     end

@@ -20,7 +20,7 @@ local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostr
 local collectgarbage, loadstring = collectgarbage, loadstring
 local concat, format, gsub, find = table.concat, string.format, string.gsub, string.find
 local byte, sub, dump, match = string.byte, string.sub, string.dump, string.match
-local floor, max, min, tonumber = math.floor, math.max, math.min, tonumber
+local floor, max, min, time, tonumber = math.floor, math.max, math.min, os.time, tonumber
 local create, resume = coroutine.create, coroutine.resume
 local slot, ok_mark, status_mark, call = host.slot, host.ok_mark, host.status_mark, host.call
 local gathered = host.gathered
@@ -29,6 +29,7 @@ local getinfo, sethook, gcinfo = debug.getinfo, debug.sethook, gcinfo
 local READ_ONLY = "Attempt to modify a readonly table"
 local INSTRUCTIONS, FEWEST = 10000, 10 -- between two looks at the clock: as many as take SOON to LATE
 local SOON, LATE = 1, 10 -- milliseconds
+local MUCH_WORK = 2 ^ 24 -- instructions times kilobytes: one may go through all of Lua's memory, which takes 2 s then
 
 -- read-only tables --------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ end
 local library = load_library(
     function(subject) return contents[subject] ~= nil end, patched,
     function(name) return internal_names[name] ~= nil end, pattern_function, host.max_pattern_of_c, host.long_sort,
-    spent
+    spent, host.seed
 )
 local relay = library.relay
 
@@ -170,7 +171,10 @@ end
 local armed = false -- the hook stays between scripts; setting it takes longer than a short script
 local dying = false
 
-local count = INSTRUCTIONS -- until the next look
+local count = INSTRUCTIONS -- until the hook is called
+local most = INSTRUCTIONS -- what `count` may be: fewer where Lua has so much memory that one may take long
+local rest = 0 -- how often the hook still looks at no more than the second, because `most` is small
+local second = 0
 local due = false -- the garbage collector has asked for a look at the next instruction
 
 -- Answers how many milliseconds have passed since the look before.
@@ -188,18 +192,31 @@ set_look(look)
 
 local alive, copies, collected, renew = crossing.alive, crossing.copies, crossing.collected, crossing.renew
 
--- An instruction may take a nanosecond or, with long strings, a tenth of a second. So the count follows the time.
+-- An instruction may take a nanosecond or, with long strings, a tenth of a second. So the count follows the time. It
+-- can only follow: the memory that Lua has bounds what the next ones may take, for strings that are compared or read as
+-- numbers, and tables whose elements were removed. A look takes as long as some hundred instructions, so where memory
+-- keeps the count small, the hook looks whether it is another second, which is cheaper.
 function tick()
-    if alive[1] == nil then renew() end
-    local passed = look()
-    if passed > LATE then
-        count = max(FEWEST, floor(count * LATE / passed))
-    elseif passed < SOON and not due then
-        if count == INSTRUCTIONS then return end
-        count = min(INSTRUCTIONS, 10 * count)
+    if rest > 0 and not due and time() == second then
+        rest = rest - 1
+        return
     end
-    due = false
-    sethook(tick, "", count)
+    if alive[1] == nil then renew() end
+    local passed, before = look(), count
+    second = time()
+    most = max(FEWEST, min(INSTRUCTIONS, floor(MUCH_WORK / gcinfo())))
+    rest = 0
+    if passed > LATE then
+        count = min(most, max(FEWEST, floor(count * LATE / passed)))
+    else
+        if passed < SOON and not due then count = 10 * count end
+        count = min(most, count)
+        if count == most then rest = floor(INSTRUCTIONS / most) - 1 end
+    end
+    if due or count ~= before then
+        due = false
+        sethook(tick, "", count)
+    end
 end
 
 local function arm()
@@ -266,7 +283,13 @@ function coroutines.create(...)
     return made
 end
 
-function coroutines.resume(...) return resumed(relay("resume", pcall(resume, ...))) end
+-- Each has a count of its own, and may end before its hook is called.
+local A_RESUME = 2 ^ 20
+
+function coroutines.resume(...)
+    spent(A_RESUME)
+    return resumed(relay("resume", pcall(resume, ...)))
+end
 
 local function results_of_wrapped(ok, ...)
     if ok then return ... end
@@ -276,8 +299,13 @@ end
 function coroutines.wrap(...)
     local made = relay("wrap", pcall(create, ...))
     sethook(made, tick, "", count)
-    return function(...) return results_of_wrapped(resumed(resume(made, ...))) end
+    return function(...)
+        spent(A_RESUME)
+        return results_of_wrapped(resumed(resume(made, ...)))
+    end
 end
+
+local function is_break(letter) return letter == 10 or letter == 13 end
 
 -- redis.* ---------------------------------------------------------------------------------------------------------
 
@@ -339,6 +367,14 @@ local function ask(name, ...)
     return reply
 end
 
+-- Without the line breaks at both ends. Not by a pattern, which would try all of them again for each of them.
+local function trimmed(text, first)
+    local last = #text
+    while first <= last and is_break(byte(text, first)) do first = first + 1 end
+    while first <= last and is_break(byte(text, last)) do last = last - 1 end
+    return sub(text, first, last)
+end
+
 local function one_string(...) return select("#", ...) == 1 and type((...)) == "string" end
 
 function redis.error_reply(...)
@@ -346,7 +382,7 @@ function redis.error_reply(...)
     local text = gsub((...), "^%-", "")
     local space = find(text, " ", 1, true)
     local code = space and sub(text, 1, space - 1) or "ERR"
-    return {err = code .. " " .. match(sub(text, (space or 0) + 1), "^[\r\n]*(.-)[\r\n]*$")}
+    return {err = code .. " " .. trimmed(text, (space or 0) + 1)}
 end
 
 function redis.status_reply(...)
@@ -372,7 +408,9 @@ function redis.log(...)
         local word = select(at, ...)
         if type(word) == "string" or type(word) == "number" then words[#words + 1] = word end
     end
-    ask("log", level, concat(words, " "))
+    local text = concat(words, " ")
+    spent(#text)
+    ask("log", level, text)
 end
 
 function redis.setresp(...)
@@ -407,8 +445,30 @@ function redis.debug() end
 local MAX_DEPTH = 2000 -- a reply that refers to itself must end somewhere
 
 -- A status or an error is one line, and to Redis a C string; an error loses the line breaks at its end.
-local function line(text) return (gsub(match(text, "^[^%z]*"), "[\r\n]", " ")) end
-local function error_line(text) return line((gsub(match(text, "^[^%z]*"), "[\r\n]+$", ""))) end
+local PIECE = 2 ^ 20
+
+local function until_zero(text)
+    local zero = find(text, "\0", 1, true)
+    return zero and sub(text, 1, zero - 1) or text
+end
+
+local function line(text)
+    text = until_zero(text)
+    if not (find(text, "\n", 1, true) or find(text, "\r", 1, true)) then return text end
+    local pieces = {}
+    for first = 1, #text, PIECE do
+        spent(PIECE * 16)
+        pieces[#pieces + 1] = gsub(sub(text, first, first + PIECE - 1), "[\r\n]", " ")
+    end
+    return concat(pieces)
+end
+
+local function error_line(text)
+    text = until_zero(text)
+    local last = #text
+    while is_break(byte(text, last)) do last = last - 1 end
+    return line(sub(text, 1, last))
+end
 
 local write
 
