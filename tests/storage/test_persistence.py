@@ -29,7 +29,8 @@ from penstock import Server
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.protocol.resp import pack
-from penstock.storage import batches, blocks, loading, persistence
+from penstock.server.app import App
+from penstock.storage import batches, blocks, loading, persistence, saves
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
@@ -382,6 +383,85 @@ def test_writes_are_refused_while_snapshots_fail(tmp_path: Path) -> None:
         assert client.set("a", 4)
 
 
+def can_write(client: redis.Redis) -> bool:
+    """Whether writes are taken, of which this is one."""
+    try:
+        return bool(client.set("after", 1))
+    except redis.ResponseError:
+        return False
+
+
+@contextmanager
+def no_snapshot_fits(folder: Path) -> Iterator[Callable[[], None]]:
+    """A full disk, until what is given is called; where none can be mounted, a folder has the name of the snapshot."""
+    folder.mkdir()
+    with small_disk(folder, 1 << 20):
+        if not folder.is_mount():
+            (folder / "dump.pns").mkdir()
+            yield (folder / "dump.pns").rmdir
+            return
+        filler = folder / "filler"
+        with contextlib.suppress(OSError):
+            filler.write_bytes(bytes(2 << 20))
+        yield filler.unlink
+
+
+@pytest.mark.parametrize("command", ["BGSAVE", "SAVE"])
+def test_a_snapshot_that_failed_is_tried_again_until_the_disk_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    """The rule alone would let an hour pass."""
+    monkeypatch.setattr(saves, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(saves, "RETRY_SHARE", 0)
+    with no_snapshot_fits(tmp_path / "data") as mend, running(tmp_path / "data", save="3600 1") as (server, client):
+        client.set("a", "x" * 100_000)
+        with contextlib.suppress(redis.ResponseError):
+            client.execute_command(command)
+        wait_until(lambda: info(server)["rdb_saves_consecutive_failures"] >= 3)
+        assert (info(server)["rdb_last_bgsave_status"], info(server)["rdb_next_try_sec"]) == ("err", 0)
+        assert not can_write(client)
+        mend()
+        wait_until(lambda: can_write(client))
+        after = info(server)
+        assert (after["rdb_saves_consecutive_failures"], after["rdb_next_try_sec"], after["rdb_saves"]) == (0, -1, 1)
+        assert "the snapshot is tried again in 0 seconds" in caplog.text
+        assert "snapshots can be written again" in caplog.text
+        server.call(lambda app: app.persistence.tick())
+        assert info(server)["rdb_bgsave_in_progress"] == 0, "the rules decide again"
+
+
+def test_without_save_rules_a_snapshot_that_failed_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "RETRY_SECONDS", 0)
+    with running(tmp_path, save="") as (server, client):
+        (tmp_path / "dump.pns").mkdir()
+        client.bgsave()
+        wait_until(lambda: info(server)["rdb_last_bgsave_status"] == "err")
+        assert can_write(client)
+        server.call(lambda app: app.persistence.tick())
+        assert info(server)["rdb_bgsave_in_progress"] == 0
+        assert (info(server)["rdb_saves_consecutive_failures"], info(server)["rdb_next_try_sec"]) == (1, -1)
+
+
+def test_nothing_is_saved_while_a_part_of_the_data_is_loaded(tmp_path: Path) -> None:
+    """A replica that copies its leader loads in slices, between which the periodic work runs."""
+    with running(tmp_path, save="", appendonly="yes") as (server, client):
+        client.set("a", 1)
+
+        def load(app: App) -> tuple[object, object]:
+            app.persistence.loader.set_loading(True)
+            app.persistence.start_save(now=False)
+            app.persistence.start_rewrite(now=False)
+            app.persistence.tick()
+            fields = app.persistence.info()
+            app.persistence.loader.set_loading(False)
+            return fields["rdb_bgsave_in_progress"], fields["aof_rewrite_in_progress"]
+
+        assert server.call(load) == (0, 0)
+        wait_until(lambda: (info(server)["rdb_saves"], info(server)["aof_rewrites"]) == (1, 1))
+
+
 def test_a_damaged_snapshot_refuses_to_start(tmp_path: Path) -> None:
     (tmp_path / "dump.pns").write_bytes(b"PENSTOCK" + bytes(40))
     with pytest.raises(StorageError, match=r"dump\.pns"):
@@ -430,14 +510,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, po
         file = next(tmp_path.glob("appendonlydir/*.incr.aof"))
         assert len(list(batches.read(file))) == 10, "the half-written batch was not cut off"
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-        def writable() -> bool:
-            try:
-                return bool(client.set("after", 1))
-            except redis.ResponseError:
-                return False
-
-        wait_until(writable)
+        wait_until(lambda: can_write(client))
         in_memory = sorted(client.keys())
     with process(tmp_path, policy) as (_, client):
         assert sorted(client.keys()) == in_memory

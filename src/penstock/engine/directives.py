@@ -226,7 +226,12 @@ class Settings:
     save = D(
         SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."
     )
-    stop_writes_on_bgsave_error = D(YES_NO, True, "Refuse writes while snapshots fail, so that the failure is noticed.")
+    stop_writes_on_bgsave_error = D(
+        YES_NO,
+        True,
+        "Refuse writes while snapshots fail, so that the failure is noticed. With save rules, a snapshot that failed is "
+        "tried again after 5 seconds, or after ten times as long as it took, up to a minute.",
+    )
     appendonly = D(
         YES_NO,
         False,

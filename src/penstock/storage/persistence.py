@@ -198,8 +198,11 @@ class Persistence:
         self._start_what_is_due()
 
     def _start_what_is_due(self) -> None:
-        """Fork if something is due and no thread has a key locked for writing; if one has, this is called again."""
-        if self._child.running is not None:
+        """Fork if something is due and no thread has a key locked for writing; if one has, this is called again.
+
+        Not while data is loaded, which takes many turns of the loop: the child would write a part of it.
+        """
+        if self._child.running is not None or self._engine.loading:
             return
         saves, rewrites = self._saves, self._rewrites
         rewrite = (rewrites.scheduled or rewrites.is_due()) and not self._save_comes_first

@@ -1,8 +1,12 @@
 """Snapshots: when one is due, which process writes it, and how the last one ended.
 
 This serves the save rules, BGSAVE and DEBUG RELOAD. SAVE and the last snapshot before the end are written on the loop
-thread, all others by a child. A snapshot that failed is tried again, and writes may be refused until one succeeds
-(`ok`, persistence.py).
+thread, all others by a child.
+
+Writes may be refused until a snapshot succeeds (`ok`, persistence.py), so on a server with save rules one that failed
+is tried again, whatever the rules say: with `save 3600 1` the disk may be back for an hour before a rule asks for one.
+The pause is short, so that writes are accepted soon, but long beside the attempt: a full disk fails one only when most
+of the data is written.
 """
 
 from __future__ import annotations
@@ -31,7 +35,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.storage")
 
 RETRY_SECONDS = 5
-"""How long a save rule waits after a snapshot that failed."""
+"""The shortest pause after a snapshot that failed."""
+LONGEST_RETRY_SECONDS = 60
+RETRY_SHARE = 10
+"""The pause is this many times as long as the attempt, between these two bounds."""
+
+
+def pause_after(seconds: float) -> float:
+    """How long to wait after an attempt that took so long and failed.
+
+    >>> pause_after(0.01), pause_after(3), pause_after(1000)
+    (5, 30, 60)
+    """
+    return min(max(RETRY_SECONDS, RETRY_SHARE * seconds), LONGEST_RETRY_SECONDS)
 
 
 class Saves:
@@ -52,7 +68,7 @@ class Saves:
         self._standing = standing  # of memory as it is now, beside the log
         self._on_outcome = on_outcome
         self.files: KnownFiles | None = None  # told what snapshots refer to
-        self.ok = True  # the last one was written
+        self._failures = 0  # in a row
         self.scheduled = False
         self.replaces_log = False  # the log was turned off: until one is written, only the log has everything
         self._will_replace = False  # the same of the one that is being written
@@ -60,12 +76,18 @@ class Saves:
         self._saved_at = time.monotonic()  # the save rules go by this: a clock that is set back must not stop them
         self._saved_dirty = 0  # keyspace.dirty at the last snapshot
         self._count = 0
-        self._last_try = 0.0
+        self._begun = 0.0  # the last attempt
+        self._retry_at = 0.0  # the next one after a failure
         self._seconds = -1
 
     @property
     def path(self) -> Path:
         return Path(self._config.dir) / str(self._config.dbfilename)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the last one was written."""
+        return not self._failures
 
     @property
     def _changes(self) -> int:
@@ -94,16 +116,15 @@ class Saves:
             raise ReplyError("Background save already in progress")
         self.claim_folder()
         self._engine.lazy.drain()
-        began = time.monotonic()
         self._begins()
         try:
             left_out = snapshot.save(self.path, self._engine.keyspace, self._dump_standing())
         except OSError as error:
-            self.failed(str(error))
+            self._failed(str(error))  # a server that ends does not try again
             raise ReplyError(f"the snapshot could not be written: {error.strerror}") from error
         if left_out:
             tell_left_out(self.path, left_out)
-        self._saved(self._engine.keyspace.dirty, time.monotonic() - began)
+        self._saved(self._engine.keyspace.dirty, time.monotonic() - self._begun)
 
     def request(self, now: bool, may_schedule: bool) -> bool:
         """BGSAVE: have a child write one; False if it is only scheduled. ReplyError if neither is possible."""
@@ -125,21 +146,23 @@ class Saves:
         return True
 
     def is_due(self) -> bool:
-        """Whether a save rule asks for one, or the end of the log."""
-        changes = self._changes
-        waited = time.monotonic() - self._last_try
-        if not self.ok and waited < RETRY_SECONDS:
+        """Whether a save rule asks for one, or the end of the log, or the last one failed."""
+        if not self.ok and time.monotonic() < self._retry_at:
             return False
-        if self.replaces_log:
+        if self.replaces_log or self._will_retry:
             return True
+        changes = self._changes
         passed = time.monotonic() - self._saved_at
         return changes > 0 and any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
+
+    @property
+    def _will_retry(self) -> bool:
+        return not self.ok and bool(self._config.save)
 
     def start(self) -> bool:
         """Have the child write one; False if it could not be started."""
         path, keyspace = self.path, self._engine.keyspace
         temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-        self._last_try = time.monotonic()
         self._begins()
 
         def fork() -> Child:
@@ -161,6 +184,7 @@ class Saves:
             self._saved(self._child.dirty, child.seconds)
 
     def _begins(self) -> None:
+        self._begun = time.monotonic()
         self._will_replace = self.replaces_log
         if self.files is not None:
             self.files.snapshot_begins()
@@ -174,15 +198,24 @@ class Saves:
         self.last = int(time.time())
         self._saved_at = time.monotonic()
         self._count += 1
-        self.ok = True
+        failures, self._failures = self._failures, 0
         self._seconds = int(seconds)
         self._on_outcome()
         notice("snapshot written to %s", self.path)
+        if failures:
+            logger.warning("snapshots can be written again: %d attempts failed before", failures)
 
     def failed(self, problem: str) -> None:
+        self._failed(problem)
+        if self._will_retry:
+            logger.warning("the snapshot is tried again in %d seconds", self._retry_at - time.monotonic())
+
+    def _failed(self, problem: str) -> None:
         if self.files is not None:
             self.files.snapshot_ended(done=False)
-        self.ok = False
+        now = time.monotonic()
+        self._failures += 1
+        self._retry_at = now + pause_after(now - self._begun)
         self._on_outcome()
         logger.error("the snapshot %s could not be written: %s", self.path, problem)
 
@@ -196,5 +229,7 @@ class Saves:
             "rdb_last_bgsave_time_sec": self._seconds,
             "rdb_current_bgsave_time_sec": self._child.seconds(self),
             "rdb_saves": self._count,
+            "rdb_saves_consecutive_failures": self._failures,
+            "rdb_next_try_sec": max(0, int(self._retry_at - time.monotonic())) if self._will_retry else -1,
             "rdb_last_cow_size": 0,
         }
