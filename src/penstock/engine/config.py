@@ -152,7 +152,7 @@ def parse_file(text: str, place: str = "") -> Iterator[tuple[int, str, list[str]
     An error says that it is at `place`.
     """
     for number, line in enumerate(lines_of(text), 1):
-        line = line.strip()
+        line = line.strip(" \t\r\n")  # nothing else: a value may end with another space that Python knows
         if not line or line.startswith("#"):
             continue
         try:

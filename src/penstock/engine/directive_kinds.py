@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_words_of = re.compile(r"[^ \t\n\r\v\f]+").findall  # str.split takes more for spaces, which names may have
+
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
@@ -26,7 +28,7 @@ class Kind(Generic[T]):
 
     def words(self, text: str) -> list[str]:
         """A whole value, as CONFIG SET or a program gives it, as the words `parse` takes."""
-        return text.split() if self.split else [text]
+        return _words_of(text) if self.split else [text]
 
 
 def _one(words: list[str]) -> str:
@@ -149,14 +151,14 @@ def file_name(directive: str, what: str = "filename") -> Kind[str]:
 
 
 def _address(words: list[str]) -> list[str]:
-    return [word for text in words for word in text.split()]
+    return [word for text in words for word in _words_of(text)]
 
 
 ADDRESS: Kind[list[str]] = Kind("host port", _address, " ".join, split=True)
 
 
 def _save(words: list[str]) -> list[tuple[int, int]]:
-    words = [word for text in words for word in text.split()]
+    words = [word for text in words for word in _words_of(text)]
     if not words:
         return []
     if len(words) % 2 or not all(word.isdigit() for word in words):
@@ -179,7 +181,7 @@ BufferLimits = dict[str, tuple[int, int, int]]
 def _buffer_limits(words: list[str]) -> BufferLimits:
     if words == [""]:  # no class, so none changes
         return {}
-    words = [word for text in words for word in text.split()]
+    words = [word for text in words for word in _words_of(text)]
     if not words or len(words) % 4:
         raise ValueError("Wrong number of arguments in buffer limit configuration.")
     limits: BufferLimits = {}

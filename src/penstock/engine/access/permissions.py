@@ -156,7 +156,7 @@ class Selector:
             raise RuleError(_UNKNOWN)
         if " " in parent.name:
             raise RuleError("Allowing first-arg of a subcommand is not supported")
-        if not argument or _has_space(argument):
+        if not argument or has_space(argument):
             raise RuleError(_SYNTAX)
         words = self.first_arguments.setdefault(parent, [])
         if argument not in words:
@@ -173,14 +173,14 @@ class Selector:
                 if letter not in b"RW":
                     raise RuleError(_SYNTAX)
                 access |= Access.READ if letter == ord("R") else Access.WRITE
-        if not tilde or not access or _has_space(pattern):
+        if not tilde or not access or has_space(pattern):
             raise RuleError(_SYNTAX)
         self.keys[pattern] = self.keys.get(pattern, Access(0)) | access
 
     def _add_channel_pattern(self, pattern: bytes) -> None:
         if self.all_channels:
             raise RuleError(_USELESS_CHANNEL)
-        if _has_space(pattern):
+        if has_space(pattern):
             raise RuleError(_SYNTAX)
         self.channels[pattern] = None
 
@@ -298,5 +298,6 @@ def _best_category(selector: Selector, adding: bool) -> str | None:
     return chosen
 
 
-def _has_space(pattern: bytes) -> bool:
-    return any(byte in b" \t\n\r\v\f\0" for byte in pattern)
+def has_space(text: bytes) -> bool:
+    """Whether a name or a pattern could not be read back from a file. These bytes and no others, as in Redis."""
+    return any(byte in b" \t\n\r\v\f\0" for byte in text)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.engine.access.permissions import Reason, Refusal, RuleError, Selector
+from penstock.engine.access.permissions import Reason, Refusal, RuleError, Selector, has_space
 from penstock.engine.config import ConfigError
 from penstock.engine.declarations import Access, Argv, Command
 from penstock.protocol.errors import NoPerm, ReplyError, WrongPass
@@ -429,7 +429,7 @@ class AccessControl:
 def _check_name(name: str) -> None:
     if not name:
         raise ReplyError("Usernames can't be empty")
-    if any(character.isspace() or character == "\0" for character in name):
+    if has_space(name.encode("utf-8", "surrogateescape")):
         raise ReplyError("Usernames can't contain spaces or null characters")
 
 
