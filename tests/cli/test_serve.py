@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -210,6 +211,44 @@ def test_secrets_on_the_command_line_are_blanked_for_ps(tmp_path: Path) -> None:
     assert shown[shown.index(b"--requirepass") + 1] == b"******"
     assert shown[shown.index(b"--user") + 1 :][:4] == [b"tess", b"on", b"*****", b"+@all"]
     assert shown[-3:] == [b"--save", b"", b""], "the rest is as it was"
+
+
+def test_secrets_in_the_environment_are_blanked_for_proc(tmp_path: Path) -> None:
+    port = free_port()
+    secrets = {"PENSTOCK_REQUIREPASS": "sesame", "PENSTOCK_MASTERAUTH": "sesame too"}
+    with subprocess.Popen(
+        [*SERVE, "--port", str(port), "--save", ""], cwd=tmp_path, stdout=subprocess.PIPE,
+        env={**os.environ, "FIRST": "1", **secrets, "LAST": "sesame is no secret here"},
+    ) as process:  # fmt: skip
+        try:
+            with redis.Redis(port=port, password="sesame", retry=Retry(ConstantBackoff(0.05), 400)) as client:
+                assert client.config_get("masterauth") == {"masterauth": "sesame too"}
+            shown = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        finally:
+            process.terminate()
+    assert b"PENSTOCK_REQUIREPASS=******" in shown
+    assert b"PENSTOCK_MASTERAUTH=**********" in shown
+    assert b"FIRST=1" in shown and b"LAST=sesame is no secret here" in shown, "the rest is as it was"
+
+
+def test_an_agent_and_its_server_blank_secrets_of_their_environment(tmp_path: Path) -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [*SERVE, "--port", str(port), "--bind", "127.0.0.1", "--etcd", "http://127.0.0.1:1", "--shard", "s",
+         "--node", "n", "--appendonly", "yes"],
+        cwd=tmp_path, stdout=subprocess.PIPE,
+        env={**os.environ, "PENSTOCK_REQUIREPASS": "sesame", "PENSTOCK_ETCD_PASSWORD": "sesame too"},
+    ) as agent:  # fmt: skip
+        try:
+            with redis.Redis(port=port, password="sesame", retry=Retry(ConstantBackoff(0.05), 400)) as client:
+                server = client.info("server")["process_id"]
+            for pid in (agent.pid, server):
+                shown = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                assert b"PENSTOCK_REQUIREPASS=******" in shown
+                assert b"PENSTOCK_ETCD_PASSWORD=**********" in shown
+            assert server != agent.pid
+        finally:
+            agent.terminate()
 
 
 def test_a_password_in_a_url_is_blanked_for_ps(ours: Server, tmp_path: Path) -> None:

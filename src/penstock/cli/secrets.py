@@ -1,9 +1,9 @@
-"""Secrets on the command line: hidden from other users of the machine, who see it in `ps`.
+"""Secrets on the command line and in the environment: hidden from other programs, which see them in `ps` and /proc.
 
-A secret is safer in the environment, or in a file that the environment names: PENSTOCK_REQUIREPASS or
-PENSTOCK_REQUIREPASS_FILE, and the same for every secret directive. A secret on the command line is overwritten in the
-memory that `ps` shows as soon as the program runs. Until then, for most of a second, it can be seen. Only Linux tells a
-program where that memory is.
+Every user sees a command line, and the same user an environment. So a secret is safer in the environment, or in a file
+that the environment names: PENSTOCK_REQUIREPASS or PENSTOCK_REQUIREPASS_FILE, and the same for every secret directive.
+Secrets in both places are overwritten in the memory that is shown as soon as the program runs. Until then, for most of
+a second, they can be seen. Only Linux tells a program where that memory is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.engine.config import ConfigError
 from penstock.engine.directives import DIRECTIVES, find_directive
 
-_ARG_START = 48  # the position in /proc/self/stat, as proc(5) counts
+_ARG_START, _ENV_START = 48, 50  # positions in /proc/self/stat, as proc(5) counts
 _in_url = re.compile(r"://[^/@]*?:([^/]*)@").search
 
 
@@ -25,10 +25,7 @@ def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[st
     """Secret directives from the environment, or from files that it names. They are removed from it, so that children
     do not inherit them.
     """
-    for directive in DIRECTIVES.values():
-        if not directive.secret:
-            continue
-        variable = "PENSTOCK_" + directive.name.upper().replace("-", "_")
+    for variable, name in _variables().items():
         value, file = environment.pop(variable, None), environment.pop(variable + "_FILE", None)
         if value is not None and file is not None:
             raise ConfigError(f"give {variable} or {variable}_FILE, not both")
@@ -40,7 +37,13 @@ def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[st
             if not value:
                 raise ConfigError(f"{variable}_FILE '{file}' is empty: write the secret to it, or do not name it")
         if value is not None:
-            yield directive.name, [value]
+            yield name, [value]
+
+
+def _variables() -> dict[str, str]:
+    """The variables that hold secrets, with the directives that they set."""
+    names = [directive.name for directive in DIRECTIVES.values() if directive.secret]
+    return {"PENSTOCK_" + name.upper().replace("-", "_"): name for name in names}
 
 
 def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -74,21 +77,42 @@ def blank(words: Sequence[str]) -> bool:
     replaced = {number: os.fsencode(word) for number, word in secrets_in(words)}
     if not replaced:
         return True
-    try:
-        fields = (
-            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        )  # from the third; the second may have spaces
-        start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_START + 1))
-        shown = Path("/proc/self/cmdline").read_bytes()
-    except (OSError, ValueError, IndexError):
-        return False
+    start, shown = _shown("cmdline", _ARG_START)
     given = b"".join(os.fsencode(word) + b"\0" for word in words)
-    in_place = start and end - start == len(shown) and ctypes.string_at(start, len(shown)) == shown
-    if not in_place or not shown.endswith(b"\0" + given):
+    if not shown.endswith(b"\0" + given):
         return False
-    at = end - len(given)
+    at = start + len(shown) - len(given)
     for number, word in enumerate(words):
         if number in replaced:
             ctypes.memmove(at, replaced[number], len(replaced[number]))
         at += len(os.fsencode(word)) + 1
     return True
+
+
+def blank_environment() -> bool:
+    """Overwrite the values of secret variables of the environment in the memory that /proc shows; whether that is
+    possible here.
+
+    They must have been taken out of `os.environ`, so that the C library does not refer to that memory any more.
+    """
+    at, shown = _shown("environ", _ENV_START)
+    secret = {os.fsencode(name) for name in _variables()}
+    for entry in shown.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name in secret and os.fsdecode(name) not in os.environ:
+            ctypes.memset(at + len(entry) - len(value), ord("*"), len(value))
+        at += len(entry) + 1
+    return bool(shown)
+
+
+def _shown(name: str, start_field: int) -> tuple[int, bytes]:
+    """What a file of /proc/self shows of this program's memory, and where that is; nothing if it is not there."""
+    try:
+        stat = Path("/proc/self/stat").read_text().rpartition(")")[2]
+        fields = stat.split()  # from the third; the second may have spaces
+        start, end = (int(fields[number - 3]) for number in (start_field, start_field + 1))
+        shown = Path("/proc/self", name).read_bytes()
+    except (OSError, ValueError, IndexError):
+        return 0, b""
+    in_place = start and end - start == len(shown) and ctypes.string_at(start, len(shown)) == shown
+    return (start, shown) if in_place else (0, b"")

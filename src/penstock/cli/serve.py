@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.secrets import from_environment
+from penstock.cli.secrets import blank_environment, from_environment
 from penstock.engine.config import Config, ConfigError, build, parse_file, read_file
 from penstock.engine.directives import DIRECTIVES
 from penstock.engine.keyspace.allocators import share_heap
@@ -26,6 +26,7 @@ def run(words: list[str]) -> int:
     given, environment = list(words), dict(os.environ)
     try:
         config = configure(words, os.environ)
+        blank_environment()
         _check_shard(config)
         if config.etcd and AGENT not in environment:
             return _run_agent(config, given, environment)
