@@ -57,11 +57,23 @@ def test_both_twins_write_the_same_bytes(tmp_path: Path) -> None:
     db.set(b"zset", SortedSet({b"a": 1.5, b"b": float("-inf"), b"c": 0.0}))
     for line in ("XADD x 5-1 f v g w", "XADD x 6-0 f v", "XDEL x 5-1", "TWRITE t tag entry", "XADD y MAXLEN 0 1-1 f v"):
         engine.execute(session, line.encode().split())
+    engine.execute(session, [b"TSTAGE", b"t", b"token", b"ENTRIES", b"tag", b"entry"])
+    for line in (
+        "TWRITE plain ENTRIES a 1 b 22 c 333",
+        "TRETAIN plain COUNT 2 AGE 5000000 BYTES 70000 COMPACT yes",
+        "TWRITE emptied ENTRIES a 1 b 2",
+        "TEVICT emptied 2",
+        "TWRITE grouped tag entry",
+        "TREAD grouped 0 10 GROUP g",
+        "TWRITE produced PRODUCER p 1 ENTRIES a 1",
+    ):
+        engine.execute(session, line.encode().split())
     for number in range(250):
         engine.execute(session, b"XADD many %d-0 f v".replace(b"%d", b"%d" % (number + 1)).split())
         engine.execute(session, [b"TWRITE", b"t2", b"ENTRIES", *[b"tag", b"entry"] * 10])
     keyspace[0].set(b"with a time", b"v")
     keyspace[0].expire_at(b"with a time", 123_456)
+    assert b"emptied" in db.data, "an empty stream stays"
     compiled, pure = io.BytesIO(), io.BytesIO()
     for file, write_database in ((compiled, blocks.write_database), (pure, pure_twin(blocks).write_database)):
         writer = blocks.BlockWriter(file, lambda: None)
@@ -74,14 +86,17 @@ def test_the_compiled_twin_is_there_if_it_can_be() -> None:
     assert blocks.COMPILED or not is_compilation_expected()
 
 
-def test_a_child_that_writes_a_snapshot_copies_next_to_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", ["all types", "keys with an expiry time", "new messages", "small streams", "staged entries"]
+)
+def test_a_child_that_writes_a_snapshot_copies_next_to_nothing(tmp_path: Path, kind: str) -> None:
     """In a process of its own, whose memory is the data and little else.
 
     The pure twin counts references, which are beside the data: it copies all of it, and takes memory to write it (1.3
     of the data in all).
     """
     program = subprocess.run(
-        [sys.executable, "-c", _COPIES, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", _COPIES, str(tmp_path), kind], capture_output=True, text=True, timeout=300, check=False
     )
     assert program.returncode == 0, program.stderr
     data, copied = map(int, program.stdout.split())
@@ -93,8 +108,9 @@ _COPIES = """
 import os, sys
 from pathlib import Path
 from penstock import commands; commands.load()
+from penstock.engine.dispatch import Engine
 from penstock.engine.keyspace import allocators
-from penstock.engine.keyspace.databases import Keyspace
+from penstock.engine.session import Session
 from penstock.storage import snapshot
 from penstock.storage.child import Child
 from penstock.types.hash import Hash
@@ -104,10 +120,30 @@ from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
 
 folder = Path(sys.argv[1])
-keyspace = Keyspace(16)
+session = Session(engine := Engine())
+keyspace = engine.keyspace
 db, count, before = keyspace[0], allocators.find(), 0
+session.db = db
+
+def run(*words):
+    engine.execute(session, [str(word).encode() for word in words])
+
 before = count.in_use()
-for n in range(3000):
+for n in range(80_000 if sys.argv[2] == "keys with an expiry time" else 0):
+    run("SET", f"key {n}", f"a value that is not large {n}")
+    run("EXPIRE", f"key {n}", 1000 + n)
+    run("SET", f"another key {n}", f"a value that is not large {n}")
+    run("SET", f"another key {n}", f"a value that is not large {n}", "EX", 1000 + n)
+for n in range(200 if sys.argv[2] == "new messages" else 0):
+    run("TWRITE", f"stream {n}", "ENTRIES", *[word for m in range(900) for word in ("tag", f"an entry {n} {m}")])
+for n in range(5 if sys.argv[2] == "new messages" else 0):
+    run("TWRITE", f"large {n}", "ENTRIES", *[word for m in range(5000) for word in ("tag", f"{n} {m} {'x' * 400}")])
+for n in range(15_000 if sys.argv[2] == "small streams" else 0):
+    run("TWRITE", f"stream {n}", "ENTRIES", "tag", f"entry {n}", "tag", "another")
+for n in range(60 if sys.argv[2] == "staged entries" else 0):
+    entries = [word for m in range(1000) for word in ("tag", f"{n} {m} {'x' * 400}")]
+    run("TSTAGE", "stream", f"token {n}", "ENTRIES", *entries)
+for n in range(3000 if sys.argv[2] == "all types" else 0):
     db.set(b"string:%d" % n, b"value %0500d" % n)
     db.set(b"hash:%d" % n, Hash((b"field%d" % m, b"value%d" % m) for m in range(10)))
     db.set(b"list:%d" % n, List(b"element %d:%d" % (n, m) for m in range(20)))

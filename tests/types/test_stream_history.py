@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.memory_files import MemoryFiles
 from tests.support.stream_reading import read
 
-from penstock.types.packing import CorruptValue
+from penstock.types.packing import CorruptValue, made
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
 from penstock.types.stream.lease_chunk import Lease
@@ -125,7 +125,8 @@ def test_a_snapshot_refers_and_a_dump_holds() -> None:
     assert files.store_coldest(stream.messages)
     assert len(stream.messages.history) == 2
     small = stream.dump_referring()
-    assert small == b"".join([len(stream.parts()).to_bytes(4, "little"), *_packed(stream.parts())])
+    parts = [*map(made, stream.parts())]
+    assert small == b"".join([len(parts).to_bytes(4, "little"), *_packed(parts)])
     assert 3 * len(small) < len(stream.dump())
     again = Stream.load(small, storage=storage)
     whole = Stream.load(stream.dump())

@@ -229,8 +229,8 @@ class Settings:
     stop_writes_on_bgsave_error = D(
         YES_NO,
         True,
-        "Refuse writes while snapshots fail, so that the failure is noticed. With save rules, a snapshot that failed is "
-        "tried again after 5 seconds, or after ten times as long as it took, up to a minute.",
+        "Refuse writes while snapshots fail, so that the failure is noticed. With save rules, a snapshot that failed "
+        "is tried again after 5 seconds, or after ten times as long as it took, up to a minute.",
     )
     appendonly = D(
         YES_NO,

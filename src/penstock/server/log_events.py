@@ -89,7 +89,7 @@ ALL: list[Event] = [
     ),
     *_events(
         "warning",
-        ("snapshot-retry", "the snapshot is tried again in %d seconds", "seconds", "It failed; the line before says why."),
+        ("snapshot-retry", "the snapshot is tried again in %d seconds", "seconds", "The line before says why."),
         ("snapshot-recovered", "snapshots can be written again: %d attempts failed before", "attempts",
          "Writes that were refused (MISCONF) are accepted again."),
         ("accept-failed", "cannot accept a client: %s", "error", "The system has no descriptors or memory left."),

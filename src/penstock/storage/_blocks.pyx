@@ -9,16 +9,24 @@ they are.
 No value may change during the walk. In the child nothing else runs, and SAVE holds the loop, which owns all values.
 
 Sets are read through the struct in Python's public headers. The struct of a deque is not public: a copy of its first
-fields is used, which are the same in CPython 3.11 to 3.13. On other versions, and for values whose elements are not
-bytes, `BlockWriter.packed` is called. The nodes of our own streams, a thousand messages each, are written from where
-they are, and a reference to each is counted.
+fields is used, which are the same in CPython 3.11 to 3.13; so is that of an array. On other versions, and for values
+whose elements are not bytes, `BlockWriter.packed` is called.
+
+A stream of ours whose messages all are in its open node, and that has nothing else, is walked too: there may be very
+many of them. For others `Stream.parts` is called. That counts references to the stream and to its nodes, a thousand
+messages each; the messages of the open node are written from where they are.
 """
 
 from cpython.ref cimport PyObject
 
 from penstock.types.hash import Hash
 from penstock.types.list import List
+from penstock.types.packing import Unmade, made
 from penstock.types.set import Set
+from penstock.types.stream.active import Active
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.producers import Producers, Stages
+from penstock.types.stream.retention import Retention
 from penstock.types.stream.stream import Stream
 from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
@@ -44,6 +52,11 @@ cdef extern from *:
         DequeBlock *last;
         Py_ssize_t first_index;
     } Deque;
+
+    typedef struct {
+        PyObject_VAR_HEAD
+        const char *items;
+    } Array;
 
     enum Kind {BYTES, BYTEARRAY, INT, LIST, SET, HASH, ZSET, XSTREAM, OTHER};
 
@@ -132,6 +145,10 @@ cdef extern from *:
         return *(PyObject **)((char *)object + offset);
     }
 
+    static inline const char *array_items(PyObject *array) {return ((Array *)array)->items;}
+    static inline Py_ssize_t array_size(PyObject *array) {return Py_SIZE(array);}
+    static inline int is_true(PyObject *o) {return o == Py_True;}
+    static inline int is_none(PyObject *o) {return o == Py_None;}
     static inline int is_bytes(PyObject *o) {return Py_TYPE(o) == &PyBytes_Type;}
     static inline int is_bytearray(PyObject *o) {return Py_TYPE(o) == &PyByteArray_Type;}
     static inline int is_int(PyObject *o) {return Py_TYPE(o) == &PyLong_Type;}
@@ -152,6 +169,10 @@ cdef extern from *:
     PyObject *next_item(Walk *walk)
     Py_ssize_t member_offset(PyObject *descriptor)
     PyObject *member_at(PyObject *object, Py_ssize_t offset)
+    const char *array_items(PyObject *array)
+    Py_ssize_t array_size(PyObject *array)
+    bint is_true(PyObject *o)
+    bint is_none(PyObject *o)
     bint is_bytes(PyObject *o)
     bint is_bytearray(PyObject *o)
     bint is_int(PyObject *o)
@@ -173,16 +194,20 @@ cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(PyObject *o, PyObject *key) except? NULL
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t at)
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
+    PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t at)
+    Py_ssize_t PyList_GET_SIZE(PyObject *o)
     object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
     enum: PyBUF_READ
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove
 
 DEF HEADER = 40  # of a stream's dump: five numbers
 DEF LEFT_OUT = -2  # instead of a size
+DEF PLAIN_HEAD = 42  # of a stream of ours: a byte, four counts of 32 bits, three numbers of 64, and a flag
+DEF PLAIN_LOG = 40  # five numbers
 
 
 cdef class Walker:
@@ -201,6 +226,9 @@ cdef class Walker:
         Py_ssize_t *_sizes
         # Where these are in their objects:
         Py_ssize_t _scores, _blocks, _length, _last_id, _max_deleted_id, _entries_added
+        Py_ssize_t _messages, _groups, _producers, _stages, _retention, _schemas, _delays, _by_id, _by_token
+        Py_ssize_t _first, _last, _lowest, _sealed_nodes, _history, _active
+        Py_ssize_t _start, _before, _times, _tags, _entries, _count, _age_ms, _bytes, _compact
         PyObject *_list_type
         PyObject *_set_type
         PyObject *_hash_type
@@ -232,6 +260,30 @@ cdef class Walker:
         self._last_id = _offset(XStream, "last_id")
         self._max_deleted_id = _offset(XStream, "max_deleted_id")
         self._entries_added = _offset(XStream, "entries_added")
+        self._messages = _offset(Stream, "messages")
+        self._groups = _offset(Stream, "groups")
+        self._producers = _offset(Stream, "producers")
+        self._stages = _offset(Stream, "stages")
+        self._retention = _offset(Stream, "retention")
+        self._schemas = _offset(Stream, "schemas")
+        self._delays = _offset(Stream, "delays")
+        self._by_id = _offset(Producers, "by_id")
+        self._by_token = _offset(Stages, "by_token")
+        self._first = _offset(Messages, "first")
+        self._last = _offset(Messages, "last")
+        self._lowest = _offset(Messages, "lowest")
+        self._sealed_nodes = _offset(Messages, "sealed_nodes")
+        self._history = _offset(Messages, "history")
+        self._active = _offset(Messages, "active")
+        self._start = _offset(Active, "start")
+        self._before = _offset(Active, "before")
+        self._times = _offset(Active, "times")
+        self._tags = _offset(Active, "tags")
+        self._entries = _offset(Active, "entries")
+        self._count = _offset(Retention, "count")
+        self._age_ms = _offset(Retention, "age_ms")
+        self._bytes = _offset(Retention, "bytes")
+        self._compact = _offset(Retention, "compact")
 
     def __dealloc__(self):
         free(self._buffer)
@@ -357,9 +409,10 @@ cdef class Walker:
                 return 1 + snprintf(digits, sizeof(digits), b"%lld", number)
         elif kind != OTHER:
             size = self._walked_size(kind, self._container(kind, value))
+        if type_of(value) == self._stream_type and self._is_plain(value):
+            return self._plain_size(value)
         if size < 0 and type_of(value) == self._stream_type:
-            parts = self._made[place] = (<object> value).parts()
-            return 5 + sum(map(len, parts)) + 4 * len(parts)
+            return self._stream_size(place, (<object> value).parts())
         if size < 0:
             dumped = self._packed(<object> self._keys[place], <object> value)
             if dumped is None:
@@ -367,6 +420,96 @@ cdef class Walker:
             self._made[place] = dumped
             size = len(dumped)
         return size
+
+    cdef int _is_plain(self, PyObject *stream) except -1:
+        """Whether all messages of a stream are in its open node, and it has nothing else."""
+        cdef PyObject *messages = member_at(stream, self._messages)
+        cdef PyObject *active = member_at(messages, self._active)
+        return (
+            DEQUE_IS_KNOWN
+            and not PyDict_Size(member_at(stream, self._groups))
+            and not PyDict_Size(member_at(member_at(stream, self._producers), self._by_id))
+            and not PyDict_Size(member_at(member_at(stream, self._stages), self._by_token))
+            and is_none(member_at(stream, self._schemas))
+            and is_none(member_at(stream, self._delays))
+            and not PyList_GET_SIZE(member_at(messages, self._history))
+            and not _number(member_at(messages, self._sealed_nodes))
+            and _all_bytes(member_at(active, self._tags))
+            and _all_bytes(member_at(active, self._entries))
+        )
+
+    cdef Py_ssize_t _plain_size(self, PyObject *stream) except -1:
+        """As Stream.parts has it: a head, the log, times, tags and entries."""
+        cdef PyObject *active = member_at(member_at(stream, self._messages), self._active)
+        return (
+            1 + 4 + 5 * 4 + PLAIN_HEAD + PLAIN_LOG + 8 * array_size(member_at(active, self._times))
+            + _packed_size(member_at(active, self._tags)) + _packed_size(member_at(active, self._entries))
+        )
+
+    cdef int _put_plain(self, PyObject *stream) except -1:
+        cdef PyObject *messages = member_at(stream, self._messages)
+        cdef PyObject *active = member_at(messages, self._active)
+        cdef PyObject *retention = member_at(stream, self._retention)
+        cdef PyObject *times = member_at(active, self._times)
+        cdef PyObject *tags = member_at(active, self._tags)
+        cdef PyObject *entries = member_at(active, self._entries)
+        cdef const int64_t *time = <const int64_t *> array_items(times)
+        cdef Py_ssize_t at
+        self._put_u8(6)
+        self._put_length(5)
+        self._put_length(PLAIN_HEAD)
+        self._put_length(PLAIN_LOG)
+        self._put_length(8 * array_size(times))
+        self._put_length(_packed_size(tags))
+        self._put_length(_packed_size(entries))
+        self._put_u8(1)  # the format
+        for at in range(4):
+            self._put_u32(0)  # nodes, groups, producers, stages
+        self._put_u64(_number(member_at(retention, self._count)))
+        self._put_u64(_number(member_at(retention, self._age_ms)))
+        self._put_u64(_number(member_at(retention, self._bytes)))
+        self._put_u8(is_true(member_at(retention, self._compact)))
+        self._put_u64(_number(member_at(messages, self._first)))
+        self._put_u64(_number(member_at(messages, self._last)))
+        self._put_u64(_number(member_at(messages, self._lowest)))
+        self._put_u64(_number(member_at(active, self._start)))
+        self._put_u64(_number(member_at(active, self._before)))
+        for at in range(array_size(times)):
+            self._put_u64(<uint64_t> time[at])
+        self._put_packed(tags)
+        return self._put_packed(entries)
+
+    cdef Py_ssize_t _stream_size(self, Py_ssize_t place, object parts) except -1:
+        """The parts are kept until they are written; of a list the strings stay where they are."""
+        cdef Py_ssize_t size = 5, at
+        cdef list kept = list(parts)
+        for at, part in enumerate(kept):
+            if type(part) is list and not _all_bytes(<PyObject *> part):
+                part = kept[at] = made(part)
+            size += 4 + self._part_size(part)
+        self._made[place] = kept
+        return size
+
+    cdef Py_ssize_t _part_size(self, object part) except -1:
+        if type(part) is list:
+            return _packed_size(<PyObject *> part)
+        return part.size if type(part) is Unmade else len(part)
+
+    cdef int _put_part(self, object part) except -1:
+        if type(part) is list:
+            return self._put_packed(<PyObject *> part)
+        whole = part.make() if type(part) is Unmade else part
+        return self._put_bytes(<PyObject *> whole)
+
+    cdef int _put_packed(self, PyObject *strings) except -1:
+        """What pack_many makes of a list."""
+        cdef Py_ssize_t at, count = PyList_GET_SIZE(strings)
+        self._put_length(count)
+        for at in range(count):
+            self._put_length(PyBytes_GET_SIZE(PyList_GET_ITEM(strings, at)))
+        for at in range(count):
+            self._put_bytes(PyList_GET_ITEM(strings, at))
+        return 0
 
     cdef Py_ssize_t _walked_size(self, Kind kind, PyObject *container) except -2:
         """-1 if not all items are bytes, and all scores floats."""
@@ -399,17 +542,17 @@ cdef class Walker:
         cdef PyObject *value = self._values[place]
         cdef Kind kind = self._kind(value)
         cdef char digits[32]
-        cdef object made = self._made.get(place)
+        cdef object parts = self._made.get(place)
         cdef int overflow = 0
-        if type(made) is list:
+        if type(parts) is list:
             self._put_u8(6)
-            self._put_length(len(made))
-            for part in made:
-                self._put_length(len(part))
-            for part in made:
-                self._put_bytes(<PyObject *> part)
-        elif made is not None:
-            self._put_bytes(<PyObject *> made)
+            self._put_length(len(parts))
+            for part in parts:
+                self._put_length(self._part_size(part))
+            for part in parts:
+                self._put_part(part)
+        elif parts is not None:
+            self._put_bytes(<PyObject *> parts)
         elif kind == BYTES:
             self._put_u8(0)
             self._put_bytes(value)
@@ -421,6 +564,8 @@ cdef class Walker:
             self._put_memory(
                 digits, snprintf(digits, sizeof(digits), b"%lld", PyLong_AsLongLongAndOverflow(value, &overflow))
             )
+        elif type_of(value) == self._stream_type:
+            self._put_plain(value)
         else:
             self._put_walked(kind, value)
         return 0
@@ -536,6 +681,27 @@ cdef class Walker:
         for at in range(8):
             raw[at] = (number >> (8 * at)) & 0xFF
         return self._put_memory(<char *> raw, 8)
+
+
+cdef long long _number(PyObject *number) except? -1:
+    cdef int overflow = 0
+    return PyLong_AsLongLongAndOverflow(number, &overflow)
+
+
+cdef Py_ssize_t _packed_size(PyObject *strings) noexcept:
+    """How many bytes pack_many makes of a list."""
+    cdef Py_ssize_t at, count = PyList_GET_SIZE(strings), size = 4 + 4 * count
+    for at in range(count):
+        size += PyBytes_GET_SIZE(PyList_GET_ITEM(strings, at))
+    return size
+
+
+cdef bint _all_bytes(PyObject *strings) noexcept:
+    cdef Py_ssize_t at
+    for at in range(PyList_GET_SIZE(strings)):
+        if not is_bytes(PyList_GET_ITEM(strings, at)):
+            return False
+    return True
 
 
 cdef Py_ssize_t _rows(PyObject *blocks) noexcept:

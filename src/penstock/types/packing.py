@@ -6,7 +6,8 @@ Lengths are unsigned 32-bit, little endian on every machine, so that a file can 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import Final
 
@@ -31,6 +32,29 @@ class EmptyValue(CorruptValue):
 
 class OversizedValue(ValueError):
     """Bytes that would take more memory than their reader allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """A byte string that is made when it is written, because it takes as much memory as what it is made of."""
+
+    size: int
+    make: Callable[[], bytes]
+
+
+Part = bytes | list[bytes] | Unmade
+"""A byte string, also one that `pack_many` makes of a list."""
+
+
+def made(part: Part) -> bytes:
+    """The byte string.
+
+    >>> made(b"a"), made([b"a"]) == pack_many([b"a"]), made(Unmade(1, lambda: b"a"))
+    (b'a', True, b'a')
+    """
+    if isinstance(part, Unmade):
+        return part.make()
+    return pack_many(part) if isinstance(part, list) else part
 
 
 def pack_many(items: Iterable[bytes]) -> bytes:

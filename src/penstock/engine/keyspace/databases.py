@@ -30,6 +30,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.keyspace.expiry_times import Deadlines
 from penstock.engine.keyspace.observers import ANY_KEY, ObservedKeys
 from penstock.engine.keyspace.random_keys import KeySampler
+from penstock.engine.keyspace.stored_key import stored_key
 from penstock.freeing import GIANT, dispose
 from penstock.protocol.errors import WrongType
 from penstock.types.once_records import OnceRecords
@@ -284,6 +285,7 @@ class Database:
     def expire_at(self, key: bytes, when: int) -> None:
         """Give an existing key an expiry time. The caller says `changed`."""
         expires = self.expires
+        key = stored_key(self.data, key)
         before = expires.get(key)
         if before is not None:
             self._deadlines.remove(key, before)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.packing import CorruptValue, OversizedValue
+from penstock.types.packing import CorruptValue, OversizedValue, Part, Unmade
 from penstock.types.stream.all_streams import AllStreams
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
 from penstock.types.stream.arrow_size import unpacked_size
@@ -435,6 +435,13 @@ class Node:
         if self.encoded:
             encoding, data, begins = self.encoded
             assert (bytes(data), begins.tolist()) == encoded_one_by_one(encoding, offsets, tags, entries)
+
+
+def part_of(node: Node) -> Part:
+    """The payload of a node in memory as a part of a dump."""
+    if node.payload:
+        return node.payload
+    return Unmade(pa.ipc.get_record_batch_size(node.batch if node.source is None else cut(node.source)), node.message)
 
 
 def node_in(segment: Segment, place: int) -> Node:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from penstock.types.packing import CorruptValue
+from penstock.types.packing import CorruptValue, Part, Unmade, made
 from penstock.types.stream.arrow import binaries, parse_arrow
 from penstock.types.stream.column_buffers import column_of
 
@@ -218,14 +219,17 @@ class Stages:
 
     def dump(self) -> Iterator[bytes]:
         """For each a token, a record, and its batches as Arrow streams."""
+        return map(made, self.parts())
+
+    def parts(self) -> Iterator[Part]:
+        """The same for a caller that writes one after the other."""
         for token, stage in self.by_token.items():
             yield token
             yield _STAGE.pack(stage.used, len(stage.batches))
             for batch in stage.batches:
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, batch.schema) as writer:
-                    writer.write_batch(batch)
-                yield sink.getvalue().to_pybytes()
+                counted = pa.MockOutputStream()
+                _write_stream(counted, batch)
+                yield Unmade(counted.size(), partial(_stream_of, batch))
 
     def load_one(self, token: bytes, parts: Iterator[bytes]) -> None:
         """Add what `dump` wrote of one stage; its parts follow the token."""
@@ -265,6 +269,17 @@ def _batches(tags: list[bytes], entries: list[bytes]) -> list[Any]:
             raise
         return _batches(tags[:half], entries[:half]) + _batches(tags[half:], entries[half:])
     return [pa.RecordBatch.from_arrays(columns, names=["tag", "entry"])]
+
+
+def _write_stream(sink: Any, batch: Any) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _stream_of(batch: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    _write_stream(sink, batch)
+    return cast(bytes, sink.getvalue().to_pybytes())
 
 
 def _staged(part: bytes) -> list[Any]:

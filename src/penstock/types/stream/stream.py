@@ -13,16 +13,16 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import CorruptValue, Part, made, pack_many, unpack_many
 from penstock.types.registry import value_type
 from penstock.types.stream.active import Active
 from penstock.types.stream.delays import Delays
 from penstock.types.stream.expiries import Expiries
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import Storage, check_unpacked, load_node
+from penstock.types.stream.nodes import Storage, check_unpacked, load_node, part_of
 from penstock.types.stream.producers import Commit, Producers, Stages
 from penstock.types.stream.retention import Retention
 from penstock.types.stream.schemas import Check, Schemas
@@ -133,17 +133,17 @@ class Stream:
 
     def dump(self) -> bytes:
         """The whole value as bytes."""
-        return pack_many(self._parts(refer=False))
+        return pack_many(map(made, self._parts(refer=False)))
 
     def dump_referring(self) -> bytes:
         """The same for a snapshot, which refers to the files of history."""
-        return pack_many(self._parts(refer=True))
+        return pack_many(map(made, self.parts()))
 
-    def parts(self) -> list[bytes]:
+    def parts(self) -> Iterator[Part]:
         """The parts that `dump_referring` packs, for a caller that writes a large stream without joining them."""
-        return [bytes(part) for part in self._parts(refer=True)]
+        return self._parts(refer=True)
 
-    def _parts(self, refer: bool) -> Iterator[Any]:
+    def _parts(self, refer: bool) -> Iterator[Part]:
         messages, kept = self.messages, self.retention
         active = messages.active
         segments = messages.history if refer else []
@@ -157,15 +157,15 @@ class Stream:
         for node in sealed(messages, in_memory=bool(segments)):
             yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
             yield _packed(node.offsets or array("q"))
-            yield node.message()
+            yield part_of(node)
         yield _packed(active.times)
-        yield pack_many(active.tags)
-        yield pack_many(active.entries)
+        yield active.tags
+        yield active.entries
         for name, group in self.groups.items():
             yield name
             yield group.dump()
         yield from self.producers.dump()
-        yield from self.stages.dump()
+        yield from self.stages.parts()
         if self.schemas is not None:
             yield self.schemas.dump()
         if self.delays is not None:
