@@ -14,6 +14,7 @@ inode number, so that those that were removed or replaced can be brought back.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -412,6 +413,8 @@ def crash(place: Path, fatal: int, kind: str) -> tuple[bool, bool]:
 
 def main(root: Path, kind: str) -> None:
     """Every crash there can be. Ends with status 1 if one of them loses something."""
+    gc.collect()
+    gc.freeze()  # or each of the processes would collect what was imported here, and copy its pages
     outcomes = []
     more = True
     while more:
