@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 import redis
 from tests.support.commands.stream_world import ipc
+from tests.support.forked_program import ROOT, ForkedProgram
 from tests.support.server_process import Process
 from tests.support.storage.running import info, running, turn_the_loop
 from tests.support.waiting import wait_until
@@ -468,20 +470,11 @@ def test_a_damaged_snapshot_refuses_to_start(tmp_path: Path) -> None:
         Server(dir=tmp_path).start()
 
 
-SERVE = """
-import sys
-from penstock import Server
-with Server(dir=sys.argv[1], appendonly=sys.argv[3], appendfsync=sys.argv[2]) as server:
-    print(server.port, flush=True)
-    sys.stdin.read()
-"""
-
-
 @contextmanager
 def process(folder: Path, policy: str, appendonly: str = "yes") -> Iterator[tuple[int, redis.Redis]]:
     """A server in a process of its own, so that it can have a file size limit: a disk that is full."""
-    words = [sys.executable, "-c", SERVE, str(folder), policy, appendonly]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    words = [sys.executable, "-m", "tests.support.storage.serve_until_input_ends", str(folder), policy, appendonly]
+    with ForkedProgram(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         assert child.stdin is not None and child.stdout is not None
         with redis.Redis(port=int(child.stdout.readline())) as client:
             yield child.pid, client
@@ -623,7 +616,8 @@ def test_a_repeat_is_not_acknowledged_if_the_disk_refuses_the_change_that_it_rep
             size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
             os.kill(pid, signal.SIGSTOP)
-            os.waitpid(pid, os.WUNTRACED)  # it has stopped, so both come in one turn of the loop
+            stopped = psutil.Process(pid)  # so both come in one turn of the loop
+            wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
             for link in links:
                 link.sendall(pack(*line.encode().split()))
             os.kill(pid, signal.SIGCONT)
