@@ -158,6 +158,24 @@ def test_a_reply_behind_a_write_that_gets_none_waits_for_what_that_has_changed(w
         assert client.line() == b"+PONG\r\n"
 
 
+def test_an_operator_who_hands_over_by_force_is_answered_while_clients_wait(world: Servers) -> None:
+    leader, _ = with_a_replica_that_is_stuck(world)
+    port = leader.info()["slave0"]["port"]
+    with contextlib.ExitStack() as stack:
+        writer, operator = Client(leader, stack), Client(leader, stack)
+        writer.say("SET k v")
+        wait_until(lambda: leader.server.app.engine.keyspace[0].get(b"k") is not None)
+        operator.say("FAILOVER")
+        assert operator.line() == b"+OK\r\n"
+        operator.say("FAILOVER ABORT", f"FAILOVER TO 127.0.0.1 {port} TIMEOUT 1 FORCE")
+        assert [operator.line() for _ in range(2)] == [b"+OK\r\n"] * 2
+        assert writer.line().startswith(b"-NOREPLICAS The change was made here")
+        operator.say("FAILOVER ABORT")
+        operator.line()  # an error if the replica leads already
+        operator.say("REPLICAOF NO ONE")
+        assert operator.line() == b"+OK\r\n"
+
+
 def test_a_client_that_becomes_a_replica_gets_what_it_asked_for_before_as_a_client_does(world: Servers) -> None:
     leader, set_trouble = with_a_replica_that_is_stuck(world)
     with contextlib.ExitStack() as stack:
@@ -181,6 +199,9 @@ def test_the_connection_of_a_replica_shows_no_data(world: Servers) -> None:
         for words in ("GET k", "SET k w", "INFO", "SUBSCRIBE c", "MULTI", "MONITOR", "EVAL return(1) 0", "RESET"):
             replica.say(words)
             assert replica.line().startswith(b"-ERR Replica can't interact with the keyspace: this connection has said")
+        for words in ("REPLICAOF NO ONE", "FAILOVER"):
+            replica.say(words)
+            assert replica.line() == b"-ERR Command is not valid when client is a replica.\r\n"
         replica.say("PING", "QUIT")
         assert [replica.line() for _ in range(3)] == [b"+PONG\r\n", b"+OK\r\n", b""]
         subscriber.say("SUBSCRIBE c")

@@ -11,12 +11,18 @@ from penstock.protocol.resp import NO_REPLY, OK, Status
 
 _SETTINGS = (b"listening-port", b"ip-address", b"capa", b"node", b"log", b"epoch", b"run")
 _SERVERS = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE
+_ORDER = _SERVERS | Flag.NO_DATA  # an operator may have to give it while all other clients wait for replicas
 
 
 def _replication(session: Session) -> Replication:
     if session.engine.replication is None:
         raise ReplyError("this server has no replicas")
     return session.engine.replication
+
+
+def _refuse_to_replica(session: Session) -> None:
+    if session.link is not None:
+        raise ReplyError("Command is not valid when client is a replica.")
 
 
 def _to_port(raw: bytes) -> int:
@@ -26,7 +32,7 @@ def _to_port(raw: bytes) -> int:
     return port
 
 
-@command("REPLICAOF", arity=3, flags=_SERVERS, group="server", syntax="host port | NO ONE")
+@command("REPLICAOF", arity=3, flags=_ORDER, group="server", syntax="host port | NO ONE")
 def replicaof(session: Session, argv: Argv) -> Reply:
     """Become a replica of another server, or of none: then this server takes writes again.
 
@@ -34,11 +40,10 @@ def replicaof(session: Session, argv: Argv) -> Reply:
     an earlier state of the other server: then only the rest comes.
     """
     replication = _replication(session)
+    _refuse_to_replica(session)
     if [word.upper() for word in argv[1:]] == [b"NO", b"ONE"]:
         replication.lead()
         return OK
-    if session.link is not None:
-        raise ReplyError("Command is not valid when client is a replica.")
     host = argv[1].decode("utf-8", "surrogateescape")
     if not host or any(character.isspace() for character in host):
         raise ReplyError("Invalid master host")
@@ -46,7 +51,7 @@ def replicaof(session: Session, argv: Argv) -> Reply:
     return OK if is_new else Status(b"OK Already connected to specified master")
 
 
-@command("SLAVEOF", arity=3, flags=_SERVERS, group="server", syntax="host port | NO ONE")
+@command("SLAVEOF", arity=3, flags=_ORDER, group="server", syntax="host port | NO ONE")
 def slaveof(session: Session, argv: Argv) -> Reply:
     """The older name of REPLICAOF."""
     return replicaof(session, argv)
@@ -67,13 +72,14 @@ def role(session: Session, argv: Argv) -> Reply:
 @command(
     "FAILOVER",
     arity=-1,
-    flags=_SERVERS,
+    flags=_ORDER,
     group="server",
     syntax="[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
 )
 def failover(session: Session, argv: Argv) -> Reply:
     """Hand over to a replica: hold writes back until it has everything, have it lead, and follow it."""
     replication = _replication(session)
+    _refuse_to_replica(session)
     if [word.upper() for word in argv[1:]] == [b"ABORT"]:
         replication.abort_failover()
         return OK
