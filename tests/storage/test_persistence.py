@@ -446,6 +446,43 @@ def test_without_save_rules_a_snapshot_that_failed_is_not_tried_again(
         assert (info(server)["rdb_saves_consecutive_failures"], info(server)["rdb_next_try_sec"]) == (1, -1)
 
 
+@pytest.mark.parametrize("policy", ["always", "everysec"])
+@pytest.mark.parametrize("deleted", ["appendonlydir", "*"])
+def test_a_log_that_was_deleted_under_the_server_is_written_anew(tmp_path: Path, policy: str, deleted: str) -> None:
+    """Writes went to a file without a name, and a kill lost them all."""
+    server = Process(tmp_path, free_port(), options=f"--appendfsync {policy}")
+    try:
+        with redis.Redis(port=server.port, retry=None) as client:
+            assert client.set("before", 1) and client.sadd("s", *range(1000))
+            for path in tmp_path.glob(deleted):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            wait_until(lambda: client.info("persistence")["aof_rewrites"] == 1)
+            assert client.info("persistence")["aof_last_write_status"] == "ok"
+            assert client.set("after", 1)
+    finally:
+        server.kill()
+    again = Process(tmp_path, server.port, options=f"--appendfsync {policy}")
+    try:
+        with redis.Redis(port=again.port) as client:
+            assert client.mget("before", "after") == [b"1", b"1"]
+            assert client.scard("s") == 1000
+    finally:
+        again.kill()
+
+
+def test_a_folder_that_is_away_for_a_while_is_no_reason_to_refuse_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running(folder, appendonly="yes") as (server, client):
+        client.set("a", 1)
+        folder.rename(tmp_path / "away")
+        server.call(lambda app: app.persistence.tick())
+        assert client.set("a", 2)
+        (tmp_path / "away").rename(folder)
+        assert info(server)["aof_rewrites"] == 0
+    with running(folder, appendonly="yes") as (_, client):
+        assert client.get("a") == b"2"
+
+
 def test_nothing_is_saved_while_a_part_of_the_data_is_loaded(tmp_path: Path) -> None:
     """A replica that copies its leader loads in slices, between which the periodic work runs."""
     with running(tmp_path, save="", appendonly="yes") as (server, client):

@@ -190,7 +190,7 @@ class AppendOnlyFile:
 
     def _make_folder(self) -> int:
         """Make sure that the folder exists; answers the highest sequence number in use in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # not the folder that it is in: that may be a disk that is away
         sync_folder(self.folder.parent)
         return max((manifests.sequence_of(path.name) for path in self.folder.iterdir()), default=0)
 
@@ -309,6 +309,8 @@ class AppendOnlyFile:
         """Have a child write a base of everything that the log has, and continue in a new increment."""
         if self.writer is not None:
             self.writer.write_all()
+            if self.writer.file.is_deleted:
+                self._make_folder()
         else:  # the log is off: a base alone replaces all files
             last = self._make_folder()
             listed = manifests.read(self.manifest_path) if self.exists else Manifest()
@@ -323,7 +325,7 @@ class AppendOnlyFile:
             raise
         if self.writer is not None:
             self._kept_from = self.manifest.increments[-1]
-            if self.writer.file.size:
+            if self.writer.file.size or self.writer.file.is_deleted:
                 self._switch(self.writer)
         return child
 

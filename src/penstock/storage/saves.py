@@ -208,7 +208,7 @@ class Saves:
     def failed(self, problem: str) -> None:
         self._failed(problem)
         if self._will_retry:
-            logger.warning("the snapshot is tried again in %d seconds", self._retry_at - time.monotonic())
+            logger.warning("the snapshot is tried again in %d seconds", round(self._retry_at - time.monotonic()))
 
     def _failed(self, problem: str) -> None:
         if self.files is not None:
@@ -230,6 +230,6 @@ class Saves:
             "rdb_current_bgsave_time_sec": self._child.seconds(self),
             "rdb_saves": self._count,
             "rdb_saves_consecutive_failures": self._failures,
-            "rdb_next_try_sec": max(0, int(self._retry_at - time.monotonic())) if self._will_retry else -1,
+            "rdb_next_try_sec": max(0, round(self._retry_at - time.monotonic())) if self._will_retry else -1,
             "rdb_last_cow_size": 0,
         }

@@ -35,13 +35,15 @@ Other replies of the turn may show it: their connections are closed.
 
 A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
 `always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
-`needs_rewrite` asks for one, as soon as a sync works again (`sync_works`), which is tried every second.
+`needs_rewrite` asks for one, as soon as a sync works again (`sync_works`), which is tried every second. A file that was
+deleted under the server needs one too: it takes all writes, and the next start would not find them.
 
 Owned by the loop thread, except that the thread writes to and syncs the file while `_busy` or `_syncing`.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -86,6 +88,15 @@ class LogFile:
     def end(self) -> int:
         """Where the feed goes on."""
         return self.start + self.size
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it has no name any more: nothing that is written to it will be found at the next start.
+
+        Its path alone does not say so, because the folder may have been moved, and will come back. Nor do its links
+        alone: some file systems do not count them.
+        """
+        return os.fstat(self._descriptor).st_nlink == 0 and not self.path.exists()
 
     def append(self, batch: Batch, sync: Callable[[int], None] | None) -> None:
         """Write one batch and perhaps sync it; if either fails the file is as before."""
@@ -137,7 +148,7 @@ class LogWriter:
         self.pending = False  # entries wait for the disk, or for replicas, so replies come to `hold`
         self.confirmed_by_replicas = False  # replies wait for replicas too, until `confirm`
         self.trouble: str | None = None  # why the last write failed
-        self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
+        self.needs_rewrite = False  # a sync failed or the file is gone: it may lack what was written to it
         self.sync_works = True  # the last one did
         self.syncs = 0  # how often the file was synced
         self.synced_end = file.end  # the feed up to here is safe from a power cut
@@ -427,6 +438,9 @@ class LogWriter:
         `may_sync` is about `everysec` only; under `always` replies depend on the sync.
         """
         now = time.monotonic()
+        if not self.needs_rewrite and not self._busy and self.file.is_deleted:
+            self.needs_rewrite = True
+            self._in_trouble(OSError(errno.ENOENT, "the file of the log was deleted"))
         if self._pieces and self.trouble is not None and now - self._last_try >= 1:
             self.flush()
         wanted = (may_sync and self.policy == "everysec" and self._unsynced) or not self.sync_works
