@@ -432,6 +432,27 @@ def test_a_snapshot_that_failed_is_tried_again_until_the_disk_is_back(
         assert info(server)["rdb_bgsave_in_progress"] == 0, "the rules decide again"
 
 
+def test_a_child_whose_file_cannot_even_be_removed_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a file system that has become read-only. Each look at the child closed the descriptor of its pipe again,
+    which was that of another file by then.
+    """
+    monkeypatch.setattr(saves, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(saves, "RETRY_SHARE", 0)
+    folder = tmp_path / "data"
+    with running(folder, save="3600 1") as (server, client):
+        client.set("a", 1)
+        folder.rename(tmp_path / "away")
+        folder.touch()
+        client.bgsave()
+        wait_until(lambda: info(server)["rdb_saves_consecutive_failures"] >= 2)
+        folder.unlink()
+        (tmp_path / "away").rename(folder)
+        wait_until(lambda: can_write(client))
+    assert "internal error" not in caplog.text
+
+
 def test_without_save_rules_a_snapshot_that_failed_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,8 @@ class Child:
     def _end(self, problem: str) -> str:
         os.close(self._pipe)
         if problem:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where nothing can be removed; the next start does it
+                self.path.unlink()
         return problem
 
 
