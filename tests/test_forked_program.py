@@ -64,3 +64,19 @@ def test_a_variable_that_python_looks_at_when_it_starts_is_heeded(folder: Path) 
     ) as process:  # fmt: skip
         assert b"import 'site'" in process.communicate(timeout=60)[1]
         assert process.returncode == 7
+
+
+def test_an_end_that_is_an_error_is_told_as_by_python(tmp_path: Path) -> None:
+    ends = {
+        "text": "sys.exit('no')", "error": "raise ValueError('no')", "large": "sys.exit(258)", "nothing": "sys.exit()",
+        "unwritable": "sys.stdout = open('/dev/full', 'w'); print('lost')",
+    }  # fmt: skip
+    for name, end in ends.items():
+        (tmp_path / f"{name}.py").write_text(f"import sys\n{end}\n")
+    for name in ends:
+        said = []
+        for start in (ForkedProgram, subprocess.Popen):
+            with start([sys.executable, "-m", name], cwd=tmp_path, stderr=subprocess.PIPE) as process:
+                _, errors = process.communicate(timeout=60)
+                said.append((errors.splitlines()[-1:], process.returncode))
+        assert said[0] == said[1], name

@@ -15,6 +15,7 @@ import pytest
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support.forked_program import ForkedProgram
 from tests.support.waiting import wait_until
 
 from penstock import Server
@@ -27,6 +28,13 @@ SERVE = [sys.executable, "-m", "penstock", "serve"]
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([*SERVE, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A start that ends with an error."""
+    with ForkedProgram([*SERVE, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
 @contextlib.contextmanager
@@ -80,7 +88,7 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
     ],
 )
 def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complaint: str, tmp_path: Path) -> None:
-    process = subprocess.run([*SERVE, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    process = ended(*words, cwd=tmp_path)
     assert process.returncode == 1
     assert complaint in process.stderr
     assert "Traceback" not in process.stderr
@@ -141,9 +149,7 @@ def test_a_server_starts_without_a_pidfile_that_it_cannot_write(tmp_path: Path) 
 
 def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("port 7000\n# fine\nappendonly maybe\n")
-    process = subprocess.run(
-        [*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    process = ended("bad.conf", cwd=tmp_path)
     assert process.returncode == 1
     assert "bad.conf: line 3: directive 'appendonly' ('maybe'): argument must be 'yes' or 'no'" in process.stderr
 
@@ -166,10 +172,7 @@ def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used_are_one_line(words: list[str], complaint: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "bad.acl").write_text("user tess on +bogus\n")
-    process = subprocess.run(
-        [*SERVE, "--port", str(free_port()), "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    process = ended("--port", str(free_port()), "--dir", "data", *words, cwd=tmp_path)
     assert process.returncode == 1
     assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout
     assert process.stderr == ""

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
+from tests.support.forked_program import ForkedProgram
 from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -82,7 +83,7 @@ def done(project: Path) -> int:
 @contextmanager
 def worker(project: Path, url: str, *words: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
     program = [sys.executable, "-m", "penstock", "worker", *words, "--stream", "s", "--group", "g", "--url", url]
-    with subprocess.Popen(program, cwd=project, stderr=stderr, text=True) as process:
+    with ForkedProgram(program, cwd=project, stderr=stderr, text=True) as process:
         try:
             yield process
         finally:

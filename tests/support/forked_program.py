@@ -3,7 +3,9 @@
 A start of `python -m penstock` is mostly imports, and the tests start some hundred programs whose start is not what
 they are about. `ForkedProgram` is a subprocess.Popen that gets its process from a helper, which has imported what the
 programs need and runs `python -m MODULE WORDS` in a child of its own. From there on it is that program: with the
-arguments, files, environment and folder that are given, and its own process id, to be waited for and killed.
+arguments, files, environment and folder that are given, and its own process id, to be waited for and killed. When it
+ends, threads are waited for, what was registered with atexit is done, and its output is written; objects that are left
+are not taken apart.
 
 What the interpreter looks at only when it starts, such as LD_PRELOAD, is as in this process; with another value it is
 an ordinary Popen. Tests of the start itself use subprocess, as do programs that change something before they import
@@ -193,6 +195,19 @@ def _open_standard_files() -> None:
         setattr(sys, f"__{name}__", new)
 
 
+def _end(status: int) -> None:
+    """End as Python does, but for the modules: to take all of them apart copies the pages that the helper shares.
+
+    If the output cannot be written it is left to Python to say so.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status & 0xFF)
+
+
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs and for the tests
     with socket.socket(fileno=descriptor) as requests:
@@ -206,7 +221,13 @@ def main(descriptor: int) -> None:
         sys.path[0] = request["folder"]
         sys.argv = [request["module"], *request["words"]]
         _open_standard_files()
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            if isinstance(end.code, int | None):
+                _end(end.code or 0)
+            raise
+        _end(0)
 
 
 if __name__ == "__main__":
