@@ -26,6 +26,7 @@ FIRST = (
     "tests/test_packaging.py",
     "tests/integration/",
     "tests/replication/test_faults.py",
+    "tests/replication/test_shards.py",
     "tests/storage/test_every_crash.py",
     "tests/cli/",
     "tests/client/cluster/",
