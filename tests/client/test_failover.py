@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from tests.support.background import in_background
 from tests.support.client.clients import Connect
 from tests.support.replication.servers import Pair, caught_up, servers
 from tests.support.waiting import wait_until
@@ -42,8 +44,8 @@ class ShardOfThree:
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardOfThree]:
     with servers(tmp_path_factory.mktemp("shard")) as made:
-        leader = made.start("one", replica_acks=1, enable_debug_command="yes")
-        others = [made.start(name, leader, replica_acks=1, enable_debug_command="yes") for name in ("two", "three")]
+        leader = made.start("one", replica_acks=1)
+        others = [made.start(name, leader, replica_acks=1) for name in ("two", "three")]
         caught_up(leader, *others)
         yield ShardOfThree([leader, *others])
 
@@ -145,23 +147,37 @@ def test_a_server_that_took_over_waits_for_its_replicas_and_one_that_handed_over
     replicas = [pair for pair in shard.pairs if pair is not leader]
     leader.client.set("k", 1)
     assert all(pair.client.get("k") for pair in replicas), "their own replies wait for no replica"
-    sleepers = [threading.Thread(target=pair.client.execute_command, args=("DEBUG", "SLEEP", 3)) for pair in replicas]
-    for sleeper in sleepers:
-        sleeper.start()
-    wait_until(lambda: all(is_asleep(pair) for pair in replicas))
-    with (
-        redis.Redis(port=leader.server.port, socket_timeout=0.5, retry=None) as client,
-        pytest.raises(redis.TimeoutError),
-    ):
-        client.set("k", 2)
-    for sleeper in sleepers:
-        sleeper.join()
+    with redis.Redis(port=leader.server.port) as client:
+        connection = client.connection_pool.get_connection()
+        with standing_still(replicas):
+            connection.send_command("SET", "k", 2)
+            assert not connection.can_read(timeout=0.5)
+        assert connection.read_response() == b"OK"
+        client.connection_pool.release(connection)
     assert leader.client.get("k") == b"2"
 
 
-def is_asleep(pair: Pair) -> bool:
-    try:
-        with redis.Redis(port=pair.server.port, socket_timeout=0.1, retry=None) as client:
-            return not client.ping()
-    except redis.TimeoutError:
-        return True
+@contextlib.contextmanager
+def standing_still(pairs: list[Pair]) -> Iterator[None]:
+    """Meanwhile these servers read nothing and write nothing."""
+    go_on = threading.Event()
+    with contextlib.ExitStack() as stack:
+        try:
+            for pair in pairs:
+                stack.enter_context(_standing_still(pair, go_on))
+            yield
+        finally:
+            go_on.set()
+
+
+@contextlib.contextmanager
+def _standing_still(pair: Pair, go_on: threading.Event) -> Iterator[None]:
+    stands = threading.Event()
+
+    def stand(app: Any) -> None:
+        stands.set()
+        go_on.wait(120)
+
+    with in_background(lambda: pair.server.call(stand)):
+        assert stands.wait(120)
+        yield
