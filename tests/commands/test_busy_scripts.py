@@ -517,6 +517,49 @@ def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) ->
         process.kill()
 
 
+def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it(tmp_path: Path) -> None:
+    port = free_port()
+    script = "redis.call('set', 'a', 'half') redis.call('set', 'b', 'half') while true do end"
+    process = Process(tmp_path, port, options="--busy-reply-threshold 20")
+    try:
+        with redis.Redis(port=port) as other:
+            other.set("a", "whole")
+            runaway = Runaway(f"redis://127.0.0.1:{port}", script)
+            assert "busy" in _until_busy(other).lower()
+        process.process.terminate()
+        assert process.process.wait(60) == 0
+        assert isinstance(runaway.end(), redis.ConnectionError), "nothing was acknowledged"
+    finally:
+        process.kill()
+    process = Process(tmp_path, port)
+    try:
+        with redis.Redis(port=port) as client:
+            assert client.mget("a", "b") == [b"whole", None]
+    finally:
+        process.kill()
+
+
+def test_a_signal_waits_for_a_busy_script_that_has_written_if_there_is_no_log(tmp_path: Path) -> None:
+    port = free_port()
+    script = "redis.call('set', 'a', 1) for i = 1, 3e8 do end redis.call('set', 'b', 1) return 'done'"
+    process = Process(tmp_path, port, options="--busy-reply-threshold 20 --appendonly no")
+    try:
+        with redis.Redis(port=port) as other:
+            runaway = Runaway(f"redis://127.0.0.1:{port}", script)
+            assert "busy" in _until_busy(other).lower()
+        process.process.terminate()
+        assert process.process.wait(60) == 0
+        assert runaway.end() == b"done"
+    finally:
+        process.kill()
+    process = Process(tmp_path, port, options="--appendonly no")
+    try:
+        with redis.Redis(port=port) as client:
+            assert client.mget("a", "b") == [b"1", b"1"]
+    finally:
+        process.kill()
+
+
 def test_others_are_told_of_a_busy_script_that_came_right_after_a_write(tmp_path: Path) -> None:
     with (
         Server(dir=str(tmp_path), appendonly="yes", busy_reply_threshold=50) as server,

@@ -286,13 +286,23 @@ class Scripting:
             run.caller.output.close(after_reply=False)
 
     def interrupt(self) -> None:
-        """A signal asks the server to stop: a busy script that has written nothing ends at its next tick.
+        """A signal asks the server to stop: a busy script ends at its next tick, if that leaves no half of it.
 
-        One that has written continues, because half of it would be worse; SHUTDOWN NOSAVE ends it.
+        One that has written nothing just ends. With a log, which gets all of a script or nothing, one that has written
+        ends as by SHUTDOWN NOSAVE. Without a log it continues: a snapshot would have half of it, and none would lack
+        what others have written.
         """
-        run = self.running
-        if run is not None and not run.wrote:
-            run.interrupted = True
+        if self.running is not None:
+            self.running.interrupted = True
+
+    def _ends_by_signal(self, run: Run) -> bool:
+        engine = self._engine
+        if run.wrote and engine.log is not None and engine.persistence is not None:
+            try:
+                engine.persistence.shut_down(save=False, force=False)
+            except ReplyError:  # the log lacks what others have written, and the disk takes no more
+                run.interrupted = False
+        return run.killed or not run.wrote
 
     def gate(self, session: Session, command: Command, argv: Argv) -> None:
         """While a script is busy, others may do little."""
@@ -474,7 +484,7 @@ class Scripting:
             except Exception as error:  # none of their errors may reach the script
                 logger.exception("cannot read from other clients", exc_info=error)
             engine.clock.now = seen  # the script's clock does not advance
-        return run.killed or (run.interrupted and not run.wrote) or passed
+        return run.killed or (run.interrupted and self._ends_by_signal(run)) or passed
 
 
 def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:

@@ -65,7 +65,7 @@ class Server:
     def stop(self) -> None:
         """Shut down cleanly: finish replies, flush and sync. Safe to call twice.
 
-        Like a signal it ends a busy script that has written nothing, and waits for one that has.
+        Like a signal it ends a busy script, or waits for it if it has written and there is no log.
         """
         if self._loop is not None and self._app is not None and self._thread is not None:
             self._app.engine.scripting.interrupt()  # the loop hears nothing while a script blocks it
