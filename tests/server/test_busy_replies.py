@@ -18,6 +18,8 @@ from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
 from penstock import Server
+from penstock.engine.session import Session
+from penstock.server.app import App
 from penstock.storage.batches import Batch
 from penstock.storage.writer import LogFile
 from penstock.testing.redis import free_port
@@ -163,3 +165,17 @@ def test_what_a_busy_script_publishes_leaves_behind_its_changes(tmp_path: Path) 
         assert b"k is v" not in _rest(listener)
     with Server(**settings) as server, RawClient(server.port) as client:
         assert client.ask("EXISTS k") == 0
+
+
+def test_a_script_that_publishes_without_end_fills_no_memory(tmp_path: Path) -> None:
+    """The messages wait in the server until the script is over."""
+    script = b"local text = string.rep('x', 1e6) for i = 1, 100 do redis.call('publish', 'news', text) end"
+
+    def publish(app: App) -> int:
+        app.engine.execute(Session(app.engine), [b"EVAL", script, b"0"])
+        return max(sum(map(len, connection.out)) for connection in app.connections)
+
+    with Server() as server, RawClient(server.port) as listener:
+        listener.ask("SUBSCRIBE news")
+        assert server.call(publish) <= 33e6, "client-output-buffer-limit pubsub 32mb"
+        assert listener.is_closed()

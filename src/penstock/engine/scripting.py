@@ -454,9 +454,9 @@ class Scripting:
 
     def _log(self, level: int, text: bytes) -> None:
         """redis.log: the line of a rehearsal comes when the script runs."""
-        number = _LOG_LEVELS[int(level)]
-        if (self.running is None or not self.running.rehearses) and logger.isEnabledFor(number):
-            logger.log(number, "%s", text[:LONGEST_LINE].decode("utf-8", "backslashreplace"))
+        if self.running is None or not self.running.rehearses:
+            line = text[:LONGEST_LINE].decode("utf-8", "backslashreplace")
+            logger.log(_LOG_LEVELS[int(level)], "%s", line)
 
     def _tick(self) -> bool | int:
         """Lua asks from time to time: True if the script must end, else the milliseconds since it last asked."""

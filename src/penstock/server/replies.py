@@ -50,7 +50,7 @@ class Replies(InnerLoop):
         self.app = app
         self.encrypted = encrypted
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
-        self._gathered = 0  # bytes of replies by `execute` since the last flush
+        self._gathered = 0  # bytes of replies by `execute`, and of what was sent, since the last flush
         self._held = 0  # times that replies were given to `commit`, and have not left
         self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
         self._stalled = False  # the transport has enough: the client reads too slowly
@@ -87,9 +87,21 @@ class Replies(InnerLoop):
             self._long = self.held_back = True
         else:
             self.out.append(data)
+            self._gathered += len(data)
+            if self._gathered > WORTH_COPYING and self._is_full():
+                return
         self._pushed = True
         if not self.running:
             self.send_later()
+
+    def _is_full(self) -> bool:
+        """Whether what was sent since the last flush, perhaps by a script that publishes without end, is too much: the
+        connection is closed then, and gets nothing more.
+        """
+        if not (self.session.closing or self.app.limits.too_long(self, self._gathered)):
+            return False
+        self.out.clear()
+        return True
 
     def send_later(self) -> None:
         """Flush at the end of this turn of the loop."""
@@ -157,15 +169,16 @@ class Replies(InnerLoop):
         out = self.out
         if not out:
             return
+        engine = self.engine
+        commit = engine.commit
+        if commit is not None and self._pushed and engine.scripting.busy:
+            self.send_later()  # perhaps by the script, whose changes are not logged yet
+            return
         self._gathered = 0
         if self.transport.is_closing():  # it accepts no more data, and would raise
             out.clear()
             return
-        engine = self.engine
-        commit = engine.commit
-        if commit is not None and engine.scripting.busy and self._pushed:
-            self.send_later()  # perhaps by the script, whose changes are not logged yet
-        elif (
+        if (
             commit is not None
             and commit.pending
             and not ((type(out[0]) is NoData or self.dirty < 0) and self._may_leave_now())
