@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.storage.writer import LogFile, LogWriter
+from penstock.storage.busy_script_writer import BusyScriptWriter
+from penstock.storage.writer import LogFile
 
 
 class Switch:
@@ -27,7 +28,7 @@ class Switch:
         self.file = self._make()
 
 
-class SwitchingWriter(LogWriter):
+class SwitchingWriter(BusyScriptWriter):
     """See the top of this file."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -404,13 +404,6 @@ class LogWriter:
         while self._busy or self._syncing:
             self._finished(self._thread.wait())
 
-    def look(self) -> None:
-        """A script holds the loop: send the replies whose batch the thread has synced. An error waits for the loop,
-        because it would refuse the second half of the script.
-        """
-        if self._busy and self._thread.has_succeeded():
-            self._finished(self._thread.wait())
-
     def _finished(self, error: OSError | None) -> None:
         if self._syncing:
             self._syncing = self._sync_is_late = False
