@@ -7,6 +7,7 @@ import pytest
 from penstock import commands
 from penstock.engine.dispatch import Engine
 from penstock.engine.keyspace.databases import Keyspace
+from penstock.engine.keyspace.random_keys import DRAWS
 from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 
@@ -241,6 +242,26 @@ def test_many_keys_given_new_times_again_and_again_leave_nothing_behind() -> Non
     assert db.expire_due(1 << 62) is False
     assert len(db) == 0
     assert db.get == db.data.get, "reads pay for expiry only while something expires"
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_random_key_among_very_many_expired_ones_is_not_searched_by_drawing(is_frozen: bool) -> None:
+    clock = ManualClock()
+    keyspace = Keyspace(1, clock)
+    db = keyspace[0]
+    for number in range(20_000):
+        db.set(b"%d" % number, b"v")
+        db.expire_at(b"%d" % number, clock.now + 100)
+    db.set(b"one", b"v")
+    db.set(b"other", b"v")
+    clock.advance(100)
+    keyspace.frozen = is_frozen
+    assert {db.random_key() for _ in range(100)} == {b"one", b"other"}
+    db.delete(b"one")
+    db.delete(b"other")
+    before = len(db)
+    assert db.random_key() is None
+    assert before - len(db) <= DRAWS
 
 
 def test_random_keys_of_a_large_database_are_even_and_follow_changes() -> None:

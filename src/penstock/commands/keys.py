@@ -274,7 +274,7 @@ def keys_(session: Session, argv: Argv) -> Reply:
     arity=1,
     flags=Flag.READONLY | Flag.RANDOM,
     group="generic",
-    cost="O(1) on average: a pass over the keys every 1024 calls",
+    cost="O(1) on average: a pass over the keys every 1024 calls, more often while most keys have expired",
     categories=["read"],
     beyond=_EVERY_KEY,
 )

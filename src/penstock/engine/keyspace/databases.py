@@ -22,14 +22,13 @@ All of this is owned by the loop thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from random import choice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.clock import Clock
 from penstock.engine.keyspace.expiry_times import Deadlines
 from penstock.engine.keyspace.observers import ANY_KEY, ObservedKeys
-from penstock.engine.keyspace.random_keys import KeySampler
+from penstock.engine.keyspace.random_keys import DRAWS, KeySampler
 from penstock.engine.keyspace.stored_key import stored_key
 from penstock.freeing import GIANT, dispose
 from penstock.protocol.errors import WrongType
@@ -193,13 +192,11 @@ class Database:
 
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
-        if self.keyspace.frozen:  # drawing until one is alive may take for ever
-            live = list(self.live_keys())
-            return choice(live) if live else None
-        while (key := self._sampler.draw(self.data, self.keyspace.dirty)) is not None:
-            if self.get(key) is not None:
+        for _ in range(DRAWS):
+            key = self._sampler.draw(self.data, self.keyspace.dirty)
+            if key is None or self.get(key) is not None:
                 return key
-        return None
+        return self._sampler.draw_of(list(self.live_keys()), self.keyspace.dirty)
 
     # -- changing ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ one a thousand keys are drawn in one pass and handed out one by one, which makes
 keys there are. A key that is handed out was drawn evenly from the database as it was at the pass; the pool is thrown
 away after changes to a sixteenth of the database, so that new keys have their turn soon.
 
+A caller that draws only expired keys gives up after DRAWS of them, and has one pass find the live ones (`draw_of`). To
+go on would take a pass for every thousand expired keys: 16 seconds for a million of them.
+
 Rejected: a list of all keys beside the dict. Every SET of a new key and every DEL would pay for it.
 """
 
@@ -17,6 +20,8 @@ from typing import Any
 WALKED = 2048
 """Size up to which every draw walks the database."""
 POOL = 1024
+DRAWS = 64
+"""Expired keys that a caller draws before it looks for the live ones."""
 
 
 class KeySampler:
@@ -37,6 +42,10 @@ class KeySampler:
             key = self._pool.pop()
             if key in data:
                 return key
-        self._pool = sample(list(data), POOL)
-        self._until = changes + len(data) // 16
-        return self._pool.pop()
+        return self.draw_of(list(data), changes)
+
+    def draw_of(self, keys: list[bytes], changes: int) -> bytes | None:
+        """A random one of these keys, None if there is none; the next draws are of these keys, too."""
+        self._pool = sample(keys, min(POOL, len(keys)))
+        self._until = changes + len(keys) // 16
+        return self._pool.pop() if self._pool else None
