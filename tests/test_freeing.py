@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from penstock import freeing
 from penstock.engine.keyspace.databases import Keyspace
-from penstock.freeing import GIANT, drain
+from penstock.freeing import GIANT, SLICE, drain, take_apart
+from penstock.types import xstream
 from penstock.types.hash import Hash
 from penstock.types.kernels import finish
 from penstock.types.list import List
 from penstock.types.set import Set
+from penstock.types.xstream import Row, XStream
 from penstock.types.zset import SortedSet
 
 Value = Set | Hash | List | SortedSet
@@ -58,6 +62,43 @@ def test_a_value_with_a_reference_is_not_freed(kind: str) -> None:
     assert keyspace[0].delete(b"key")
     drain()
     assert reader is not None and sorted(reader) == sorted(MANY)
+
+
+def test_a_list_inside_a_value_counts_as_many_elements_as_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(freeing.time, "sleep", rests.append)
+    value = [[None] * SLICE for _ in range(10)]
+    take_apart(value)
+    assert value == []
+    assert len(rests) == 10
+
+
+def test_entries_of_a_redis_stream_are_freed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[list[Row]]] = []
+    monkeypatch.setattr(xstream, "dispose", given.append)
+    stream = XStream()
+    for number in range(1, 3 * len(MANY) + 1):
+        stream.append((number, 0), (b"field", b"value"))
+    assert stream.keep_newest(len(MANY)) == 2 * len(MANY)
+    assert len(stream) == len(MANY)
+    stream.check()
+    (trimmed,) = given
+    assert GIANT < sum(map(len, trimmed)) <= 2 * len(MANY)
+    del stream
+    assert sum(map(len, given[1])) == len(MANY)
+
+
+def test_an_order_that_two_reads_have_made_is_freed_in_steps_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    zset = SortedSet({member: float(rank) for rank, member in enumerate(MANY)})
+    first, second = zset.put_in_order(), zset.put_in_order()
+    next(second)
+    finish(first)
+    order = zset._order
+    given: list[list[Any]] = []
+    monkeypatch.setattr("penstock.types.zset.dispose", given.append)
+    finish(second)
+    assert zset._order is order
+    assert sum(map(len, given[0])) == len(MANY)
 
 
 def test_an_order_that_is_given_up_goes_without_the_set() -> None:

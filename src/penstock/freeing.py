@@ -77,11 +77,17 @@ def drain() -> None:
 
 
 def take_apart(value: Any) -> None:
-    """Empty a container a little at a time; anything else has nothing to be freed one by one."""
+    """Empty a container a little at a time; anything else has nothing to be freed one by one.
+
+    A list inside it counts as many elements as it has.
+    """
     take = value.popitem if isinstance(value, dict) else value.pop if isinstance(value, set | deque | list) else None
     while take is not None and value:
-        for _ in range(min(len(value), SLICE)):
-            take()
+        left = SLICE
+        while left > 0 and value:
+            element = take()
+            left -= len(element) if type(element) is list else 1
+        element = None
         if not _hurry:
             time.sleep(REST)
 

@@ -26,6 +26,7 @@ from penstock.commands import (
     sorted_set_ranges,
     sorted_sets,
     sorting,
+    xstreams,
 )
 from penstock.engine.concurrency import long_work
 from penstock.engine.declarations import Argv, Reply
@@ -51,6 +52,7 @@ FAMILIES = [
     sorted_set_ranges,
     sorted_sets,
     sorting,
+    xstreams,
     scanning,
     long_work,
 ]
@@ -100,6 +102,9 @@ LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens
 DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word
 ZUNION 2 scores word | SINTERCARD 1 word | MEMORY USAGE evens | MEMORY USAGE hash | MEMORY USAGE list
 MEMORY USAGE scores | MEMORY USAGE entries | MEMORY USAGE bits | MEMORY USAGE none
+XRANGE entries - + | XRANGE entries 5 (40 | XRANGE entries - + COUNT 20 | XRANGE entries 70 + | XREVRANGE entries + -
+XREVRANGE entries (40 5 COUNT 30 | XREAD STREAMS entries 0 | XREAD COUNT 25 STREAMS entries none 7-1 0
+XREAD STREAMS entries entries 50 0 | XINFO STREAM entries FULL | XINFO STREAM entries FULL COUNT 0
 """
 
 WRITES = """

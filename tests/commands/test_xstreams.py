@@ -370,3 +370,32 @@ def without_stale_errno(argv: Argv, reply: Any) -> Any:
 
 
 TestStreams = comparison_machine(COMMANDS | SINCE_7 if MODERN else COMMANDS, without_stale_errno, examples=80, steps=40)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "XRANGE s - +",
+        "XREVRANGE s + - COUNT 1500",
+        "XREAD STREAMS s 0",
+        "XREAD COUNT 1200 STREAMS none s 0 7",
+        "XINFO STREAM s FULL COUNT 0",
+        "DUMP s",
+    ],
+)
+def test_others_are_served_during_a_long_read(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Engine())
+    for number in range(1, 2001):
+        session.engine.execute(session, [b"XADD", b"s", b"%d-0" % number, b"field", b"value"])
+    work: list[int] = []
+
+    def aside(_: Session, amount: int, compute: Any, commit: Any = None) -> Any:
+        work.append(amount)
+        return compute()
+
+    monkeypatch.setattr(Session, "aside", aside)
+    session.engine.execute(session, line.encode().split())
+    assert work and work[0] > 1000
+    session.engine.execute(session, b"XRANGE s 500 520".split())
+    session.engine.execute(session, b"XREAD COUNT 10 STREAMS s 0".split())
+    assert len(work) == 1

@@ -9,14 +9,17 @@ An entry is logged under the id it got, and approximate trimming as the equivale
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, NotLazy, Reply, command, found_keys, key
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key, syntax_error, wrong_arity
-from penstock.protocol.resp import NULL_ARRAY, OK
+from penstock.protocol.resp import NULL_ARRAY, OK, RawPieces, array_of_chunks, encode
+from penstock.types.kernels import chunks
 from penstock.types.xstream import BLOCK, FIRST_ID, HIGHEST, LAST_ID, Id, Row, XStream, after, before
 
 FAST_WRITE = Flag.WRITE | Flag.DENYOOM | Flag.FAST
@@ -399,7 +402,16 @@ def _range(session: Session, argv: Argv, low: Id, high: Id, backwards: bool) -> 
         return []
     if count is not None and count <= 0:
         return NULL_ARRAY
-    return [_entry(row) for row in stream.range(low, high, count, backwards)]
+    work = stream.about(low, high, count) if len(stream) > LONG else 0
+    if work <= LONG:
+        return [_entry(row) for row in stream.range(low, high, count, backwards)]
+    protocol = session.protocol
+    return session.aside(work, lambda: _in_pieces(stream.parts(low, high, count, backwards), protocol))
+
+
+def _in_pieces(parts: Iterable[list[Row]], protocol: int) -> RawPieces:
+    """The reply with the entries of these rows, encoded."""
+    return array_of_chunks(([_entry(row) for row in rows] for part in parts for rows in chunks(part)), protocol)
 
 
 def _streams_at(argv: Argv) -> int:
@@ -435,14 +447,14 @@ def xread(session: Session, argv: Argv) -> Reply:
     names = argv[positions.start : positions.stop]
     ids = [_to_read_above(session, name, raw) for name, raw in zip(names, argv[positions.stop :], strict=True)]
     tried = session.candidates(names)
-    found: list[tuple[bytes, list[Any]]] = []
+    found: list[tuple[bytes, XStream, Id]] = []
     for name, above in zip(names, ids, strict=True):
         stream = session.db.find(name, XStream) if name in tried else None
         low = after(above)
-        if stream is not None and low is not None and (rows := stream.range(low, LAST_ID, count)):
-            found.append((name, [_entry(row) for row in rows]))
+        if stream is not None and low is not None and stream.range(low, LAST_ID, 1):
+            found.append((name, stream, low))
     if found:
-        return found if session.protocol == 2 else dict(found)
+        return _read(session, found, count)
     if timeout is None:
         return NULL_ARRAY
     if session.current is not None:
@@ -450,6 +462,24 @@ def xread(session: Session, argv: Argv) -> Reply:
         session.current = session.current[0], [*argv[: positions.stop], *map(show, ids)]
     deadline = session.engine.clock.now + timeout if 0 < timeout < AGES else 0
     return session.block(names, deadline, NULL_ARRAY)
+
+
+def _read(session: Session, found: list[tuple[bytes, XStream, Id]], count: int | None) -> Reply:
+    """The reply of XREAD, with what each stream has from an id on."""
+    work = sum(stream.about(low, LAST_ID, count) for _, stream, low in found if len(stream) > LONG)
+    protocol = session.protocol
+    if work <= LONG:
+        rows = [(name, [_entry(row) for row in stream.range(low, LAST_ID, count)]) for name, stream, low in found]
+        return rows if protocol == 2 else dict(rows)
+
+    def compute() -> RawPieces:
+        pieces: list[bytes | memoryview] = [b"%b%d\r\n" % (b"*" if protocol == 2 else b"%", len(found))]
+        for name, stream, low in found:
+            pieces.append((b"*2\r\n" if protocol == 2 else b"") + encode(name))
+            pieces += _in_pieces(stream.parts(low, LAST_ID, count), protocol).pieces
+        return RawPieces(pieces)
+
+    return session.aside(work, compute)
 
 
 def _read_options(argv: Argv) -> tuple[int | None, int | None]:
@@ -518,13 +548,29 @@ def xinfo_stream(session: Session, argv: Argv) -> Reply:
         "recorded-first-entry-id": show(first[0] if first is not None else FIRST_ID),
     }
     if count is not None:
-        rows = stream.range(FIRST_ID, LAST_ID, count or None)
-        return facts | {"entries": [_entry(row) for row in rows], "groups": []}
+        return _full_info(session, facts, stream, count or None)
     return facts | {
         "groups": 0,
         "first-entry": None if first is None else _entry(first),
         "last-entry": None if last is None else _entry(last),
     }
+
+
+def _full_info(session: Session, facts: dict[str, Any], stream: XStream, count: int | None) -> Reply:
+    """The reply of XINFO STREAM FULL."""
+    work = stream.about(FIRST_ID, LAST_ID, count)
+    if work <= LONG:
+        return facts | {"entries": [_entry(row) for row in stream.range(FIRST_ID, LAST_ID, count)], "groups": []}
+    protocol = session.protocol
+    size = len(facts) + 2
+    head = [b"*%d\r\n" % (2 * size) if protocol == 2 else b"%%%d\r\n" % size]
+    head += [encode(value, protocol) for pair in facts.items() for value in pair]
+
+    def compute() -> RawPieces:
+        entries = _in_pieces(stream.parts(FIRST_ID, LAST_ID, count), protocol).pieces
+        return RawPieces([*head, encode("entries"), *entries, encode("groups"), encode([])])
+
+    return session.aside(work, compute)
 
 
 def _full_count(argv: Argv) -> int | None:

@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from itertools import chain, islice, pairwise
 from typing import Self
 
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.freeing import GIANT, dispose
+from penstock.types.kernels import chunks
+from penstock.types.packing import CorruptValue, packed_pieces, unpack_many
 from penstock.types.registry import value_type
 
 Id = tuple[int, int]  # milliseconds, sequence number; both unsigned 64-bit
@@ -148,7 +150,10 @@ class XStream:
         while number < len(blocks) and gone + len(blocks[number]) <= allowed:
             gone += len(blocks[number])
             number += 1
+        dropped = blocks[:number]
         del blocks[:number]
+        if gone > GIANT:
+            dispose(dropped)
         if gone < count and not whole_blocks:
             del blocks[0][: count - gone]
             gone = count
@@ -159,9 +164,12 @@ class XStream:
 
     def range(self, low: Id, high: Id, count: int | None = None, backwards: bool = False) -> list[Row]:
         """Up to `count` rows with ids from `low` to `high`, or from `high` to `low`. O(log N) and O(1) a row."""
+        return list(chain.from_iterable(self.parts(low, high, count, backwards)))
+
+    def parts(self, low: Id, high: Id, count: int | None = None, backwards: bool = False) -> Iterator[list[Row]]:
+        """The rows of `range`, block by block; the stream must not change during that."""
         missing = self._length if count is None else min(count, self._length)
         beyond = (high[0], high[1] + 1)
-        rows: list[Row] = []
         blocks = self._blocks
         number = max(bisect_right(blocks, high if backwards else low, key=_first_id) - 1, 0)
         while missing > 0 and 0 <= number < len(blocks):
@@ -170,10 +178,17 @@ class XStream:
                 break
             start, stop = bisect_left(block, (low,)), bisect_left(block, (beyond,))
             found = block[max(start, stop - missing) : stop][::-1] if backwards else block[start:stop][:missing]
-            rows += found
+            yield found
             missing -= len(found)
             number += -1 if backwards else 1
-        return rows
+
+    def about(self, low: Id, high: Id, count: int | None = None) -> int:
+        """About how many rows `range` answers: a share of all, by the blocks that they are in. O(log N)."""
+        blocks = self._blocks
+        first = max(bisect_right(blocks, low, key=_first_id) - 1, 0)
+        inside = bisect_right(blocks, high, key=_first_id) - first
+        rows = max(inside, 0) * self._length // max(len(blocks), 1)
+        return rows if count is None else min(rows, count)
 
     def copy(self) -> XStream:
         """An equal stream, which shares the rows."""
@@ -190,11 +205,21 @@ class XStream:
 
     # -- for storage and tests --------------------------------------------------------------------------------
 
+    def __del__(self) -> None:
+        if self._length > GIANT:
+            dispose(self._blocks)
+
     def dump(self) -> bytes:
+        return b"".join(self.dump_pieces())
+
+    def dump_pieces(self) -> list[bytes]:
         header = _HEADER.pack(*self.last_id, *self.max_deleted_id, self.entries_added)
-        ids = struct.pack(f"<{2 * self._length}Q", *chain.from_iterable(at for at, _ in self))
-        widths = struct.pack(f"<{self._length}I", *(len(fields) for _, fields in self))
-        return pack_many([header, ids, widths, *chain.from_iterable(fields for _, fields in self)])
+        ids, widths = [], []
+        for rows in chunks(self):
+            ids.append(struct.pack(f"<{2 * len(rows)}Q", *chain.from_iterable(at for at, _ in rows)))
+            widths.append(struct.pack(f"<{len(rows)}I", *(len(fields) for _, fields in rows)))
+        parts = [header, b"".join(ids), b"".join(widths)]
+        return packed_pieces(chain(parts, chain.from_iterable(fields for _, fields in self)))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

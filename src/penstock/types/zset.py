@@ -162,7 +162,10 @@ class SortedSet:
         """Do now what the next ordered read would do first; the set must not change during that."""
         order = yield from _sorted_list(self.scores)
         _make_index(order)
-        self._order = order  # assigned last, because another thread may use it at once
+        if self._order is None:
+            self._order = order  # assigned last, because another thread may use it at once
+        elif len(order) > GIANT:  # another client's read has made the same order meanwhile
+            dispose(order._lists)
 
     def build_index(self) -> None:
         """Prepare the set so that reading changes nothing but the attribute that holds the finished order.
