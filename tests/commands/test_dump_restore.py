@@ -16,7 +16,10 @@ from tests.support.value_strategies import plain, values
 
 from penstock import Server
 from penstock.commands.dumping import _VERSION_BYTES, _checksum, from_payload, to_payload
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow_size import unpacked_size
@@ -234,3 +237,22 @@ def test_what_was_restored_once_is_there_after_a_start_with_a_lower_limit(
         redis.Redis.from_url(server.url) as client,
     ):
         assert client.execute_command("TREAD k 1000 1") == [[1000, b"", bytes(2000)]]
+
+
+def test_others_are_served_while_a_long_string_is_dumped_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Engine())
+    execute = session.engine.execute
+    execute(session, [b"SETRANGE", b"long", b"1000000", b"x"])
+    work: list[int] = []
+
+    def aside(_: Session, amount: int, compute: Any, commit: Any = lambda result: result) -> Any:
+        work.append(amount)
+        return commit(compute())
+
+    monkeypatch.setattr(Session, "aside", aside)
+    reply = execute(session, [b"DUMP", b"long"])
+    assert isinstance(reply, RawPieces)
+    payload = b"".join(reply.pieces).partition(b"\r\n")[2].removesuffix(b"\r\n")
+    assert execute(session, [b"RESTORE", b"copy", b"0", payload]) == OK
+    assert execute(session, [b"GET", b"copy"]) == execute(session, [b"GET", b"long"])
+    assert len(work) == 2 and min(work) > 1000

@@ -137,9 +137,10 @@ def size_of_copy(value: Any) -> int:
 
 def size_of_loaded(data: bytes) -> int:
     """An upper limit on the bytes of memory that `load` of this takes. O(1)."""
-    if data[:1] == b"" or data[0] not in TYPES:
+    kind = kind_of_dump(data)
+    if kind is None:
         return len(data)
-    return len(data) + DECLARED[TYPES[data[0]][1]].item_cost * min(count_packed(data[1:5]), len(data) // 4)
+    return len(data) + DECLARED[kind].item_cost * min(count_packed(data[1:5]), len(data) // 4)
 
 
 def _filled(target: Any, items: Iterable[Any]) -> Any:
@@ -155,9 +156,14 @@ def elements(value: Any) -> int:
     return len(value) if type(value) in COLLECTIONS else 1
 
 
+def kind_of_dump(data: bytes) -> type[Any] | None:
+    """The type of what `load` makes of this, None for a string and for what is no dump."""
+    return TYPES[data[0]][1] if data[:1] and data[0] in TYPES else None
+
+
 def elements_dumped(data: bytes) -> int:
     """An upper limit on the elements of a collection that `load` has to unpack, as `elements` counts them."""
-    if data[:1] == b"" or data[0] not in TYPES or TYPES[data[0]][1] not in COLLECTIONS:
+    if kind_of_dump(data) not in COLLECTIONS:
         return 1
     return min(count_packed(data[1:5]), len(data) // 4)
 
