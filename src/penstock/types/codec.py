@@ -20,6 +20,8 @@ from penstock.types.zset import SortedSet
 
 STRING = 0
 STRINGS = (bytes, bytearray, int)
+PIECE = 1 << 18
+"""Bytes of a string that are copied at once."""
 
 
 def type_name(value: Any) -> str:
@@ -43,7 +45,13 @@ def dump_for_snapshot(value: Any) -> bytes:
 
 
 def dump_pieces(value: Any) -> list[bytes]:
-    """The bytes of `dump`, in pieces for a collection, so that no call works on all of it: see kernels.py."""
+    """The bytes of `dump`, in pieces for a collection or a long string, so that no call works on all of it: see
+    kernels.py.
+    """
+    if type(value) is bytes:
+        return [bytes((STRING,)), value]
+    if type(value) is bytearray:
+        return [bytes((STRING,)), *(bytes(value[at : at + PIECE]) for at in range(0, len(value), PIECE))]
     if not hasattr(value, "dump_pieces"):
         return [dump(value)]
     return [bytes((DECLARED[type(value)].tag,)), *value.dump_pieces()]
