@@ -13,7 +13,10 @@ from tests.support.comparison import Argv, comparison_machine
 from tests.support.raw_client import RawClient
 
 from penstock import Server
+from penstock.engine.access import permissions
 from penstock.engine.config import ConfigError
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
 from penstock.testing.redis import find_redis
 
 pytestmark = pytest.mark.since("7.0")
@@ -606,3 +609,22 @@ def without_commands(argv: Argv, reply: Any) -> Any:
 
 if find_redis().version >= (7, 0):
     TestRules = comparison_machine(COMMANDS, without_commands, examples=40, steps=30)
+
+
+def test_the_rules_of_users_with_the_same_commands_are_derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    best_category, calls = permissions._best_category, []
+
+    def counted(*arguments: Any) -> str | None:
+        calls.append(arguments)
+        return best_category(*arguments)
+
+    monkeypatch.setattr(permissions, "_best_category", counted)
+    session = Session(Engine())
+    for number in range(50):
+        rules = [b"~k:%d" % number, b"+@read", b"+set", b"+get|%d" % (number % 2), b"-mget"]
+        session.engine.execute(session, [b"ACL", b"SETUSER", b"user%d" % number, *rules])
+    listed = session.engine.execute(session, [b"ACL", b"LIST"])
+    assert isinstance(listed, list) and len(listed) == 51
+    assert 0 < len(calls) < 50
+    assert session.engine.execute(session, [b"ACL", b"LIST"]) == listed
+    assert len({line.partition(b"channels ")[2] for line in listed}) == 2
