@@ -26,6 +26,7 @@ from penstock.commands import (
     sorted_set_ranges,
     sorted_sets,
     sorting,
+    string_parts,
     xstreams,
 )
 from penstock.engine.concurrency import long_work
@@ -52,6 +53,7 @@ FAMILIES = [
     sorted_set_ranges,
     sorted_sets,
     sorting,
+    string_parts,
     xstreams,
     scanning,
     long_work,
@@ -68,6 +70,7 @@ DATA = [
     ("ZADD", "names", *(word for number in ELEMENTS for word in (0, f"name-{number:02}"))),
     ("SET", "bits", "some bits" * 10_000),
     ("SET", "fewer", "fewer bits" * 5_000),
+    ("SETRANGE", "fewer", 0, "Fewer"),
     ("SET", "word", "no number"),
     ("MSET", *(word for number in ELEMENTS for word in (f"weight-{number}", 100 - number))),
     *(("HSET", f"user-{number}", "age", number * 11 % 17, "name", f"name {number}") for number in range(0, 60, 2)),
@@ -105,6 +108,7 @@ MEMORY USAGE scores | MEMORY USAGE entries | MEMORY USAGE bits | MEMORY USAGE no
 XRANGE entries - + | XRANGE entries 5 (40 | XRANGE entries - + COUNT 20 | XRANGE entries 70 + | XREVRANGE entries + -
 XREVRANGE entries (40 5 COUNT 30 | XREAD STREAMS entries 0 | XREAD COUNT 25 STREAMS entries none 7-1 0
 XREAD STREAMS entries entries 50 0 | XINFO STREAM entries FULL | XINFO STREAM entries FULL COUNT 0
+GETRANGE bits 5 7000 | GETRANGE bits 0 -1 | GETRANGE fewer 90 40000 | GETRANGE fewer 0 -1 | GETRANGE fewer 9 3
 """
 
 WRITES = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from tests.support.word_strategies import words
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
+from penstock.protocol.resp import RawPieces
 from penstock.testing.clock import ManualClock
 from penstock.testing.redis import find_redis
 
@@ -279,3 +282,22 @@ commands = st.one_of(
 )
 
 TestAgainstRedis = comparison_machine(commands, examples=60, steps=40)
+
+
+def test_others_are_served_while_a_long_part_of_a_string_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Engine())
+    execute = session.engine.execute
+    execute(session, [b"SETRANGE", b"long", b"1000000", b"x"])
+    work: list[int] = []
+
+    def aside(_: Session, amount: int, compute: Any) -> Any:
+        work.append(amount)
+        return compute()
+
+    monkeypatch.setattr(Session, "aside", aside)
+    reply = execute(session, [b"GETRANGE", b"long", b"1", b"-1"])
+    assert isinstance(reply, RawPieces)
+    assert b"".join(reply.pieces) == b"$1000000\r\n" + bytes(999_999) + b"x\r\n"
+    assert work[0] > 1000
+    assert execute(session, [b"GETRANGE", b"long", b"999990", b"-1"]) == bytes(10) + b"x"
+    assert len(work) == 1

@@ -16,7 +16,7 @@ from operator import and_, or_, xor
 from penstock.commands.string_parts import bytes_to_lengthen, clip_range, grown
 from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED
 from penstock.engine.arguments import to_integer
-from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.concurrency.long_work import BYTES_AN_ELEMENT, LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key, keys
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -29,8 +29,6 @@ _NOT_SET = re.compile(rb"[^\xff]").search
 
 CHUNK = 1 << 14
 """Bytes handled at once: they stay in the processor's cache."""
-BYTES_AN_ELEMENT = 256
-"""So many bytes are as much work as one element of a collection."""
 _CLEAR_CHUNK, _SET_CHUNK = b"\x00" * CHUNK, b"\xff" * CHUNK
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from penstock.commands.bitmaps import BYTES_AN_ELEMENT
 from penstock.commands.keys import place
 from penstock.engine.arguments import INT64_MAX, to_integer
-from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.concurrency.long_work import BYTES_AN_ELEMENT, LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session

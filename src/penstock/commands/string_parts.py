@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from penstock.commands.strings import GROW, ONE_READ, READ, find_frozen
 from penstock.engine.arguments import to_integer
+from penstock.engine.concurrency.long_work import BYTES_AN_ELEMENT, LONG
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key, keys
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
+from penstock.protocol.resp import RawPieces
+from penstock.types.codec import PIECE
 from penstock.types.subsequence import longest_length, longest_matches
 
 _ZEROS = bytes(1 << 16)
@@ -109,7 +112,15 @@ def getrange(session: Session, argv: Argv) -> Reply:
     if value is None:
         return b""
     first, stop = clip_range(start, end, len(value))
-    return bytes(value[first:stop])
+    work = (stop - first) // BYTES_AN_ELEMENT
+    if work <= LONG or (type(value) is bytes and stop - first == len(value)):
+        return bytes(value[first:stop])
+
+    def compute() -> RawPieces:
+        pieces = (bytes(value[at : min(at + PIECE, stop)]) for at in range(first, stop, PIECE))
+        return RawPieces([b"$%d\r\n" % (stop - first), *pieces, b"\r\n"])
+
+    return session.aside(work, compute)
 
 
 @command("SUBSTR", arity=4, flags=Flag.READONLY, keys=ONE_READ, group="string", syntax="key start end", cost="O(N)")

@@ -24,7 +24,8 @@ from penstock.types.zset import SortedSet
 
 LONG = 1000
 """Elements. Touching so many takes about as long as the shortest command of a client."""
-
+BYTES_AN_ELEMENT = 256
+"""So many bytes are as much work as one element of a collection."""
 
 SHARE = 16
 """A removal of more than this part of a collection builds a new one of the rest, instead of changing it in place."""
