@@ -6,7 +6,7 @@ import pytest
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
-from penstock.engine.keyspace.databases import Keyspace
+from penstock.engine.keyspace.databases import Database, Keyspace
 from penstock.engine.keyspace.random_keys import DRAWS
 from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
@@ -245,7 +245,12 @@ def test_many_keys_given_new_times_again_and_again_leave_nothing_behind() -> Non
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
-def test_a_random_key_among_very_many_expired_ones_is_not_searched_by_drawing(is_frozen: bool) -> None:
+def test_a_random_key_among_very_many_expired_ones_takes_few_passes(
+    is_frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[Database] = []
+    live_keys = Database.live_keys
+    monkeypatch.setattr(Database, "live_keys", lambda self: passes.append(self) or live_keys(self))
     clock = ManualClock()
     keyspace = Keyspace(1, clock)
     db = keyspace[0]
@@ -257,11 +262,15 @@ def test_a_random_key_among_very_many_expired_ones_is_not_searched_by_drawing(is
     clock.advance(100)
     keyspace.frozen = is_frozen
     assert {db.random_key() for _ in range(100)} == {b"one", b"other"}
+    assert len(passes) == 1
     db.delete(b"one")
     db.delete(b"other")
     before = len(db)
-    assert db.random_key() is None
-    assert before - len(db) <= DRAWS
+    assert {db.random_key() for _ in range(100)} == {None}
+    assert len(passes) == 2
+    assert before - len(db) <= 2 * DRAWS
+    db.set(b"new", b"v")
+    assert db.random_key() == b"new"
 
 
 def test_random_keys_of_a_large_database_are_even_and_follow_changes() -> None:

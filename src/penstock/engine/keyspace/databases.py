@@ -196,7 +196,7 @@ class Database:
             key = self._sampler.draw(self.data, self.keyspace.dirty)
             if key is None or self.get(key) is not None:
                 return key
-        return self._sampler.draw_of(list(self.live_keys()), self.keyspace.dirty)
+        return self._sampler.draw_of(list(self.live_keys()), self.data, self.keyspace.dirty)
 
     # -- changing ---------------------------------------------------------------------------------------------
 
