@@ -44,16 +44,21 @@ class SlowDisk:
 
         monkeypatch.setattr(LogFile, "append", later)
 
+    def __enter__(self) -> SlowDisk:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """The server can stop only then, also if the test failed."""
+        self.works.set()
+
     def stall(self) -> None:
         self.waits.clear()
         self.works.clear()
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
-    disk = SlowDisk(monkeypatch)
-    yield disk
-    disk.works.set()
+def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    return SlowDisk(monkeypatch)
 
 
 @contextlib.contextmanager
@@ -72,6 +77,7 @@ def until_busy(client: RawClient) -> str:
 def test_busy_and_kill_do_not_wait_for_the_disk(tmp_path: Path, disk: SlowDisk) -> None:
     with (
         Server(dir=str(tmp_path), appendonly=True, appendfsync="always", busy_reply_threshold=20) as server,
+        disk,
         clients(server.port, 2) as (writer, busy),
     ):
         disk.stall()
@@ -91,6 +97,7 @@ def test_earlier_replies_of_a_client_come_first_and_leave_when_the_disk_has_them
 ) -> None:
     with (
         Server(dir=str(tmp_path), appendonly=True, appendfsync="always", busy_reply_threshold=20) as server,
+        disk,
         clients(server.port, 3) as (writer, busy, other),
     ):
         disk.stall()
