@@ -267,17 +267,28 @@ def test_reads_are_answered_without_replicas_though_keys_and_messages_expire(tmp
     with PlainShard(tmp_path, 2) as shard:
         leader, (replica,) = shard.leader, shard.replicas
         leader.call("SET", "k", "value")
-        leader.call("TWRITE", "s", "tag", "message")
-        leader.call("SET", "short", "value", "PX", 2000)
-        leader.call("TRETAIN", "s", "AGE", 2000)
-        replica.kill()
+        life = 2000
+        while True:
+            leader.call("TWRITE", "s", "tag", "message")
+            leader.call("SET", "short", "value", "PX", life)
+            leader.call("TRETAIN", "s", "AGE", life)
+            replica.kill()
+            wait_until(lambda: not shard.takes_writes())
+            expired = leader.call("INFO", "stats")["expired_keys"]
+            with contextlib.suppress(redis.ResponseError):
+                if leader.call("GET", "short") is not None:
+                    break
+            replica.start(leader)  # the machine was too slow: it went while there was a replica
+            wait_until(shard.takes_writes)
+            leader.call("DEL", "s")
+            life *= 4
         wait_until(lambda: leader.call("GET", "short") is None)
         time.sleep(0.5)  # for what happens by itself ten times a second
         assert leader.call("GET", "k") == b"value"
         assert leader.call("TREAD", "s", 1, 10) == [[1, b"tag", b"message"]]
         replica.start(leader)
         wait_until(shard.takes_writes)
-        wait_until(lambda: leader.call("INFO", "stats")["expired_keys"] == 1)
+        wait_until(lambda: leader.call("INFO", "stats")["expired_keys"] == expired + 1)
         wait_until(lambda: leader.call("TREAD", "s", 1, 10) == [None])
 
 
