@@ -4,8 +4,8 @@
 
 runs `live`, a short life of the log with everything that changes files in it, `live_with_history`, the same for the
 files of old messages of streams, or `live_with_compaction`, again and again, each time in a process of its own that
-dies by kill -9 before its first, second, third ... call that changes or syncs a file. After each it loads what is
-there, as the kill left it and as a power cut at that instant would have, and says what is missing.
+dies by kill -9 before its first, second, third ... call that changes or syncs a file. Then it loads what each left, as
+the kill left it and as a power cut at that instant would have, and says what is missing.
 
 The model: a name is on disk once its folder was synced, and bytes are once their file was; of what was not, nothing is.
 The events are noted in a file, because the child that writes a snapshot changes files too. Files are kept by their
@@ -385,10 +385,13 @@ def in_process(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def crash(place: Path, fatal: int, kind: str) -> tuple[bool, bool]:
-    """Die before call number `fatal`; whether there was such a call, and whether nothing is lost."""
-    lived, checked = LIVES[kind]
-    folder, kept, cut = place / "disk", place / "kept", place / "cut"
+def crash(place: Path, fatal: int, kind: str) -> tuple[bool, int]:
+    """Die before call number `fatal`; whether there was such a call, and what was acknowledged.
+
+    In `place` are then `disk`, as the kill left it, and `cut`, as a power cut would have.
+    """
+    lived, _ = LIVES[kind]
+    folder, kept = place / "disk", place / "kept"
     folder.mkdir(parents=True)
     kept.mkdir()
     acknowledged = kept / "acknowledged"
@@ -403,25 +406,42 @@ def crash(place: Path, fatal: int, kind: str) -> tuple[bool, bool]:
     if status not in (0, -signal.SIGKILL):
         sys.exit(f"the life itself failed before call {fatal}")
     done = int(acknowledged.read_text())
-    after_power_cut(folder, kept, cut)
-    lost = [world for world in (folder, cut) if in_process(lambda world=world: checked(world, done))]  # type: ignore[misc]
-    for world in lost:
-        say(f"{'kill -9' if world == folder else 'a power cut'} before call {fatal} loses something")
-    shutil.rmtree(place)
-    return status != 0, not lost
+    after_power_cut(folder, kept, place / "cut")
+    shutil.rmtree(kept)
+    return status != 0, done
+
+
+def check_all(crashes: list[tuple[Path, int]], kind: str) -> None:
+    """Load what each left. AssertionError if anything is lost; it says what, and goes on before that."""
+    _, checked = LIVES[kind]
+    lost = 0
+    for fatal, (place, done) in enumerate(crashes, 1):
+        for name, death in (("disk", "kill -9"), ("cut", "a power cut")):
+            try:
+                checked(place / name, done)
+            except Exception as error:
+                lost += 1
+                say(f"{death} before call {fatal} loses something: {type(error).__name__}: {error}")
+        shutil.rmtree(place)
+    assert not lost, f"{lost} of {2 * len(crashes)} lost something"
 
 
 def main(root: Path, kind: str) -> None:
-    """Every crash there can be. Ends with status 1 if one of them loses something."""
+    """Every crash there can be. Ends with status 1 if one of them loses something.
+
+    One process loads all that they left: the first touch of each page after a fork takes most of the time of a load.
+    """
     gc.collect()
     gc.freeze()  # or each of the processes would collect what was imported here, and copy its pages
-    outcomes = []
+    crashes: list[tuple[Path, int]] = []
     more = True
     while more:
-        more, safe = crash(root / str(len(outcomes)), len(outcomes) + 1, kind)
-        outcomes.append(safe)
-    say(f"{len(outcomes) - 1} crashes")
-    sys.exit(not all(outcomes))
+        place = root / str(len(crashes))
+        more, done = crash(place, len(crashes) + 1, kind)
+        crashes.append((place, done))
+    is_lost = in_process(lambda: check_all(crashes, kind)) != 0
+    say(f"{len(crashes) - 1} crashes")
+    sys.exit(is_lost)
 
 
 if __name__ == "__main__":
