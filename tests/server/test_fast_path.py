@@ -87,6 +87,9 @@ def _through_the_loop(
         def hold(self) -> None:
             raise AssertionError("nothing blocks here")
 
+        def give_way(self) -> None:
+            pass
+
         def flush(self) -> None:
             self.finish()
 

@@ -62,6 +62,9 @@ def _loop(base: type) -> Any:
             self.held = True
             self.reader.feed(data)
 
+        def give_way(self) -> None:
+            self.gave_way += 1
+
         def flush(self) -> None:
             self.finish()
 
@@ -72,7 +75,7 @@ def _loop(base: type) -> Any:
     engine = Engine(clock=ManualClock())
     loop = Loop(engine, RequestReader(), set())
     loop.session = Session(engine)
-    loop.others_seen, loop.sent, loop.held = [], b"", False
+    loop.others_seen, loop.sent, loop.held, loop.gave_way = [], b"", False, 0
     return loop
 
 
@@ -514,3 +517,13 @@ def test_a_session_knows_its_last_command_whichever_way_it_took(kind: str) -> No
     assert loop.session.last_command == "GET"
     loop.data_received(pack(b"mget", b"a"))
     assert "cmd=mget " in loop.session.describe()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_whose_input_fills_a_read_gives_way_to_others(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    data = pack(b"SET", b"key", b"value") * (inner_loop.WHOLE_READ // 20)
+    loop.data_received(data[: inner_loop.WHOLE_READ - 1])
+    assert loop.gave_way == 0
+    loop.data_received(data[: inner_loop.WHOLE_READ])
+    assert loop.gave_way == 1

@@ -48,6 +48,7 @@ cdef enum:
     STACK = 8192
     LONGEST_RUN = 1000
     GULP = 1048576
+    WHOLE_READ = 256000  # as in inner_loop
 
 cdef Py_ssize_t LONGEST_TOGETHER = LONG_ARGUMENT
 cdef Py_ssize_t RELIEF = buffer_sizes.RELIEF
@@ -251,6 +252,8 @@ cdef class InnerLoop:
             if self.direct:
                 self.receive()
                 self.direct = False
+            if PyBytes_GET_SIZE(data) >= WHOLE_READ:
+                self.give_way()
 
     cdef int receive(self) except -1:
         """Read what has come of a long argument into its place, which spares it the two copies of the transport's way.

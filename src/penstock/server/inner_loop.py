@@ -46,6 +46,10 @@ def is_command(argv: Any) -> bool:
     return type(argv) is list and bool(argv) and all(type(arg) is bytes for arg in argv)
 
 
+WHOLE_READ = 256_000
+"""Bytes that uvloop reads at most before it gives them to a connection; asyncio reads a little more."""
+
+
 class Hooks(asyncio.Protocol, ABC):
     """What the loop leaves to the connection it is part of."""
 
@@ -64,6 +68,10 @@ class Hooks(asyncio.Protocol, ABC):
     @abstractmethod
     def hold(self, data: bytes) -> None:
         """Keep input that may not run yet."""
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """A whole read was used up, so more is to be read: serve others first."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -100,6 +108,8 @@ class InnerLoop(Hooks):
         else:
             self.reader.feed(data)
             self.run()
+            if len(data) >= WHOLE_READ:
+                self.give_way()
 
     def run(self) -> None:
         """Run everything that is whole in the reader, until it is done or may not go on."""
