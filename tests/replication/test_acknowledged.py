@@ -120,6 +120,22 @@ def test_no_client_sees_what_was_written_before_replies_waited_for_replicas(worl
     assert replica.client.get("k") == b"1"
 
 
+@pytest.mark.parametrize("before", [[], ["SET a 1"]])
+def test_a_write_behind_config_set_replica_acks_is_not_acknowledged_without_replicas(
+    world: Servers, before: list[str]
+) -> None:
+    leader = world.start("leader")
+    commands = [*before, "CONFIG SET replica-acks 1", "SET b 2"]
+    replies = b""
+    with socket.create_connection(("127.0.0.1", leader.server.port), timeout=60) as client:
+        client.sendall("".join(f"{command}\r\n" for command in commands).encode())
+        while b"NOREPLICAS" not in replies and (data := client.recv(1000)):
+            replies += data
+            assert replies.count(b"+OK") < len(commands)
+    with pytest.raises(redis.ResponseError, match="Not enough good replicas to read"):
+        leader.client.get("b")
+
+
 @contextmanager
 def a_leader_and_its_replica(folder: Path) -> Iterator[tuple[Process, Process]]:
     """Two processes that have k = old."""

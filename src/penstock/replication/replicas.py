@@ -59,6 +59,13 @@ class Replicas:
             self.aof.writer.on_written = self._written
         self._agree_on_acks()
 
+    def acks_were_set(self, wanted: int) -> None:
+        """Have replies wait for replicas to what is written from now on, also in this turn of the loop."""
+        writer = self.aof.writer
+        if wanted and writer is not None and not self._engine.following:
+            writer.confirmed_by_replicas = True
+            self.aof.set_policy(writer.policy)
+
     def acks_change(self) -> None:
         """`replica-acks` may have another value. If more replicas count than before, replies also wait until these have
         what the log has already.

@@ -66,6 +66,7 @@ class Replication:
         self._config.on_change("appendonly", self._log_switches)
         for name in ("replica-acks", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data"):
             self._config.on_change(name, self._setting_changes)
+        self._config.on_change("replica-acks", self._replicas.acks_were_set)
 
     # -- start and end ----------------------------------------------------------------------------------------
 
@@ -100,7 +101,9 @@ class Replication:
         self._roles.failover.tick()
 
     def _setting_changes(self, _: object) -> None:
-        """The new value holds from the next turn of the loop on."""
+        """The new value holds from the next turn of the loop on. If it is that of `replica-acks`, writes that come
+        behind CONFIG SET in this turn wait for replicas too (`acks_were_set`).
+        """
         for duty in (
             self._replicas.acks_change, self._count_replicas,
             self._unconfirmed.settings_change, self._roles.link_changed,
