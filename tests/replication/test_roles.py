@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.replication.servers import Pair, Servers, caught_up, is_up, s
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
+from penstock.protocol.resp import pack
 from penstock.testing.redis import free_port
 
 
@@ -132,6 +134,29 @@ def test_a_leader_hands_over_by_force_to_a_replica_that_lacks_something(tmp_path
     finally:
         process.kill()
     assert list((world.folder("one") / "appendonlydir").glob("*.diverged")), "it is put aside"
+
+
+def test_a_replica_that_was_stopped_does_not_obey_a_leader_that_has_left_meanwhile(
+    tmp_path: Path, world: Servers
+) -> None:
+    """That leader leads again: FAILOVER ABORT."""
+    one = world.start("one")
+    (tmp_path / "process").mkdir()
+    process = Process(tmp_path / "process", free_port(), options=f"--replicaof {one.address}")
+    try:
+        with redis.Redis(port=process.port) as client:
+            wait_until(lambda: one.client.wait(1, 100) == 1)
+            with socket.create_connection(("127.0.0.1", process.port), timeout=60) as leader:
+                leader.sendall(pack(b"REPLCONF", b"capa", b"penstock"))
+                assert leader.recv(100) == b"+OK\r\n"
+                name = "{}:{}".format(*leader.getsockname())
+                os.kill(process.process.pid, signal.SIGSTOP)
+                leader.sendall(pack(b"PSYNC", b"?", b"0", b"FORCE"))
+            os.kill(process.process.pid, signal.SIGCONT)
+            wait_until(lambda: name not in {each["addr"] for each in client.client_list()})
+            assert client.info("replication")["role"] == "slave"
+    finally:
+        process.kill()
 
 
 def blocked(one: Pair, *commands: tuple[object, ...]) -> tuple[list[threading.Thread], list[str]]:

@@ -282,7 +282,8 @@ class Settings:
     replica_priority = D(
         integer(0, INT_MAX),
         100,
-        "Sentinel prefers a replica with a lower number, and never promotes one with 0.",
+        "Sentinel prefers a replica with a lower number, and never promotes one with 0. With replica-acks it prefers "
+        "the one that has most.",
         aliases=("slave-priority",),
     )
     replica_announced = D(YES_NO, True, "Whether Sentinel shows this replica to clients.")

@@ -6,6 +6,7 @@ does no I/O itself. Owned by the loop thread.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -304,6 +305,13 @@ class Session:
         self.output.send(encode(value, self.protocol))
 
     # -- for the engine ---------------------------------------------------------------------------------------
+
+    @property
+    def peer_has_left(self) -> bool:
+        """Whether the other side has closed the connection: the kernel knows before all that it sent has been read."""
+        poll = select.poll()
+        poll.register(self.file_number, getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
 
     @property
     def subscribed(self) -> bool:

@@ -6,6 +6,7 @@ import time
 
 from penstock.engine.config import Config
 from penstock.engine.declarations import Reply
+from penstock.engine.directives import DIRECTIVES
 from penstock.replication.follower import Follower, State
 from penstock.replication.replicas import Replicas
 
@@ -81,8 +82,19 @@ def describe_leader(follower: Follower, end: int, config: Config) -> Fields:
     if not up:
         fields["master_link_down_since_seconds"] = -1 if follower.lost_at is None else int(now - follower.lost_at)
     return fields | {
-        # 0 keeps Sentinel from promoting it: with replica-acks another replica has what was acknowledged
-        "slave_priority": 0 if follower.is_behind and config.replica_acks else config.replica_priority,
+        "slave_priority": _priority(follower, config),
         "slave_read_only": 1,
         "replica_announced": int(config.replica_announced),
     }
+
+
+def _priority(follower: Follower, config: Config) -> int:
+    """What Sentinel chooses by, before it looks at offsets; it promotes no replica with 0.
+
+    With `replica-acks` the furthest replica must lead next: another one may lack what was acknowledged. So one that has
+    not caught up says 0, and all others say the same.
+    """
+    if not config.replica_acks:
+        return config.replica_priority
+    default: int = DIRECTIVES["replica-priority"].default
+    return 0 if follower.is_behind or not config.replica_priority else default

@@ -196,6 +196,8 @@ class Replication:
             end = self._aof.feed.end
             if order != "FORCE" and not self._aof.lineage.common(feed, offset, end) == offset == end:
                 raise ReplyError("FAILOVER: this replica does not have everything")
+            if session.peer_has_left:  # it leads again (FAILOVER ABORT), and this server was stopped when it asked
+                raise ReplyError("FAILOVER: the leader that asked has left")
             self._roles.take_over(session)
         follower = self._roles.follower
         if follower is not None and follower.state is not State.CONNECTED:  # perhaps the one that asks is its leader

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import select
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -188,9 +187,7 @@ class Limits:
     def _close_vanished(self) -> None:
         """A socket that is not read does not tell that its peer closed it; the kernel knows."""
         for connection in list(self.unread):
-            poll = select.poll()
-            poll.register(connection.session.file_number, getattr(select, "POLLRDHUP", 0))
-            if poll.poll(0):
+            if connection.session.peer_has_left:
                 connection.close(after_reply=False)
 
     def _close_idle(self, now: int, timeout: int) -> None:
