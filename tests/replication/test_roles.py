@@ -16,7 +16,9 @@ from tests.support.replication.servers import Pair, Servers, caught_up, is_up, s
 from tests.support.server_process import Process
 from tests.support.waiting import wait_until
 
+from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import pack
+from penstock.server.app import App
 from penstock.testing.redis import free_port
 
 
@@ -157,6 +159,41 @@ def test_a_replica_that_was_stopped_does_not_obey_a_leader_that_has_left_meanwhi
             assert client.info("replication")["role"] == "slave"
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_server_whose_log_was_deleted_changes_its_role_when_it_is_written_anew(world: Servers, leads: bool) -> None:
+    """It went on at the beginning of an empty file: replicas copied that, and lost what they had."""
+    one = world.start("one")
+    other = world.start("other", one)
+    one.client.set("k", 1)
+    caught_up(one, other)
+    changing, words = (one, other.address.split()) if leads else (other, ["NO", "ONE"])
+
+    def lose_the_log_and_change(app: App) -> None:
+        """In one turn of the loop, before the server can notice."""
+        writer = app.persistence.aof.writer
+        assert writer is not None and app.engine.replication is not None
+        writer.file.path.unlink()
+        with pytest.raises(ReplyError, match="the file of the log was deleted"):
+            if leads:
+                app.engine.replication.follow(words[0], int(words[1]))
+            else:
+                app.engine.replication.lead()
+
+    changing.server.call(lose_the_log_and_change)
+    wait_until(lambda: changing.client.info("persistence")["aof_rewrites"] == 1)
+    if leads:
+        other.client.execute_command("REPLICAOF", "NO", "ONE")
+    changing.client.execute_command("REPLICAOF", *words)
+    if not leads:
+        one.follow(other)
+    other.client.incr("k")
+    caught_up(other, one)
+    assert one.client.get("k") == other.client.get("k") == b"2" and one.digest() == other.digest()
+    another = world.start("another", other)
+    caught_up(other, another)
+    assert another.digest() == other.digest()
 
 
 def blocked(one: Pair, *commands: tuple[object, ...]) -> tuple[list[threading.Thread], list[str]]:

@@ -16,6 +16,7 @@ before that restores what was on disk before, so CONFIG SET is answered only the
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from penstock.storage.log_or_snapshot import MemoryStanding
 from penstock.storage.manifest import Manifest, State
 from penstock.storage.replay import Replay
 from penstock.storage.switching_writer import SwitchingWriter
-from penstock.storage.writer import LogFile, Loop
+from penstock.storage.writer import DELETED, LogFile, Loop
 
 logger = logging.getLogger("penstock.storage")
 
@@ -238,10 +239,12 @@ class AppendOnlyFile:
     def change_role(self, on_trouble: Callable[[str | None], None], following: bool) -> None:
         """Continue as a replica's log, or as that of a server that writes by itself.
 
-        OSError if the disk refuses: then nothing has changed.
+        OSError if the disk refuses, or the file is gone: then nothing has changed.
         """
         assert self.writer is not None
         self.writer.drain()
+        if self.writer.file.is_deleted:  # what it had is in memory only, until there is a new base
+            raise OSError(errno.ENOENT, DELETED)
         if not following:
             self.write_by_itself()
         file = LogFile(self.writer.file.path, self.writer.file.start)

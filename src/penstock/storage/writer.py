@@ -62,6 +62,7 @@ logger = logging.getLogger("penstock.storage")
 
 NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas have it.\r\n"
 """What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""
+DELETED = "the file of the log was deleted"
 MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
 
@@ -433,7 +434,7 @@ class LogWriter:
         now = time.monotonic()
         if not self.needs_rewrite and not self._busy and self.file.is_deleted:
             self.needs_rewrite = True
-            self._in_trouble(OSError(errno.ENOENT, "the file of the log was deleted"))
+            self._in_trouble(OSError(errno.ENOENT, DELETED))
         if self._pieces and self.trouble is not None and now - self._last_try >= 1:
             self.flush()
         wanted = (may_sync and self.policy == "everysec" and self._unsynced) or not self.sync_works
