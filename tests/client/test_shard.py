@@ -111,6 +111,7 @@ def test_what_a_url_says() -> None:
         ("penstock://ada:secret@a,b:port/orders", "'b:port' in the URL is no server"),
         ("penstock://a/orders/0", "the database is said by"),
         ("penstock+sentinel://a,b", "ends with the name"),
+        ("redis://ada:secret@a:1,b:2/0", "names several servers, and only penstock://"),
     ],
 )
 def test_a_url_that_is_none_is_refused_without_its_password(url: str, said: str) -> None:
@@ -139,6 +140,20 @@ def test_clients_find_the_leader_wherever_it_stands(trio: Any, connect: Connect)
         client.set("k", "v")
         assert client.get("k") == b"v" and client.delivery is penstock.Delivery.EXACTLY_ONCE
     assert leader.client.info("keyspace")["db3"]["keys"] == 1
+
+
+def test_a_server_in_the_place_of_a_sentinel_is_named(trio: Any, connect: Connect) -> None:
+    _, leader, *_ = trio
+    with pytest.raises(redis.ResponseError, match=f"127.0.0.1:{leader.server.port} is no Sentinel.* penstock://"):
+        connect(f"penstock+sentinel://{hosts(leader)}/orders").ping()
+
+
+def test_a_user_who_may_not_ask_who_leads_is_told_once_what_is_missing(trio: Any, connect: Connect) -> None:
+    _, leader, *_ = trio
+    leader.client.execute_command("ACL", "SETUSER", "ann", "on", ">one", "+@all", "-role")
+    with pytest.raises(redis.exceptions.NoPermissionError) as failure:
+        connect(f"penstock://ann:one@{hosts(leader)}").ping()
+    assert str(failure.value).count("must be able to run ROLE and INFO") == 1
 
 
 def test_a_server_that_does_not_answer_holds_no_one_up(trio: Any, connect: Connect, monkeypatch: Any) -> None:

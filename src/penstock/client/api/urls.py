@@ -92,6 +92,8 @@ def _options_of_server(url: str) -> dict[str, Any]:
         raise WrongUrl(
             f"a URL must begin with one of {', '.join(f'{name}://' for name in _SCHEMES_OF_REDIS_PY + _SCHEMES)}"
         )
+    if "," in urlsplit(url).netloc.rpartition("@")[2]:
+        raise WrongUrl(f"it names several servers, and only {', '.join(f'{name}://' for name in _SCHEMES)} take these")
     options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     if "host" in options and "db" not in options and urlsplit(url).path.strip("/"):
         raise WrongUrl("its path is no number of a database, as in redis://host:6379/0")

@@ -127,7 +127,11 @@ class Shard:
         failures = {}
         for question, answer in answers.items():
             if isinstance(answer, Exception) or isinstance(answer[0], Exception):
-                failures[question.node] = _Report(error=answer if isinstance(answer, Exception) else answer[0])
+                error = answer if isinstance(answer, Exception) else answer[0]
+                if "unknown command" in str(error):
+                    where = shown(question.node)
+                    error = redis.ResponseError(f"{where} is no Sentinel; a URL of servers begins with penstock://")
+                failures[question.node] = _Report(error=error)
             elif answer[0] is None:
                 failures[question.node] = _Report(error=redis.ConnectionError(f"knows no {self.name!r}"))
             else:
@@ -175,7 +179,7 @@ def _report(answer: Answer) -> _Report:
     role, info = answer
     if isinstance(role, Exception):
         if isinstance(role, NoPermissionError):
-            role.args = (f"{role} (to find the leader, the user must be able to run ROLE and INFO)",)
+            role = NoPermissionError(f"{role} (to find the leader, the user must be able to run ROLE and INFO)")
         return _Report(error=role)
     report = _Report(role=role[0].decode())
     if report.role == "master":
