@@ -135,6 +135,29 @@ class Faults:
         self._pause(2.0)
         replica.limit_files(None)
 
+    def delete_log(self) -> None:
+        """The file that the leader's log is written to is deleted, and soon after that the leader hands over."""
+        old = self._shard.leader
+        files = list((old.folder / "appendonlydir").glob("*.incr.*"))
+        max(files, key=lambda path: path.stat().st_mtime).unlink()
+        self._pause(0.2)
+        self.hand_over()
+
+    def drop(self) -> None:
+        """Connections of replicas are closed, again and again."""
+        for _ in range(5):
+            self._shard.leader.call("CLIENT", "KILL", "TYPE", "replica")
+            self._pause(0.2)
+
+    def chain(self) -> None:
+        """One replica follows the other for a while, which is killed."""
+        near, far = self._chance.sample(self._shard.replicas, 2)
+        far.follow(near)
+        self._pause(0.5)
+        near.kill()
+        near.start(self._shard.leader)
+        far.follow(self._shard.leader)
+
     def rewrite(self) -> None:
         """The leader is killed while it rewrites its log."""
         old = self._shard.leader
@@ -146,6 +169,7 @@ class Faults:
 OURS = (
     "kill", "stop", "restart", "pause_leader", "cut", "cut_for_a_while", "cut_feed", "cut_acks", "hand_over",
     "hand_over_by_force", "twice", "kill_replica", "kill_copying_replica", "fill_disk", "rewrite",
+    "delete_log", "drop", "chain",
 )  # fmt: skip
 OF_REDIS = ("kill", "stop", "cut", "restart")
 WITHOUT_LOG = "--appendonly no"
