@@ -14,7 +14,7 @@ from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.engine.access import permissions
-from penstock.engine.config import ConfigError
+from penstock.engine.config import ConfigError, build
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.testing.redis import find_redis
@@ -510,6 +510,24 @@ def test_users_come_from_directives_too() -> None:
     ):
         with pytest.raises(ConfigError, match=problem):
             Server(user=lines).start()
+
+
+def test_a_password_in_a_configuration_file_may_have_spaces() -> None:
+    config = build('user tess on ">a b" >"two  words" "<a b" "~a*" "" (+get ~b*) +get\nuser default on ">c d" +@all\n')
+    users = Engine(config=config).acl.users
+    assert users["tess"].accepts(b"two  words") and not users["tess"].accepts(b"a b")
+    assert users["default"].accepts(b"c d")
+    described = users["tess"].describe().decode()
+    assert described.endswith(" ~a* resetchannels -@all +get (~b* resetchannels -@all +get)")
+    with pytest.raises(ConfigError, match=r"user tess: .*Syntax error"):
+        Engine(config=build('user tess "on >a b"'))
+
+
+def test_an_empty_rule_changes_nothing(admin: redis.Redis) -> None:
+    setuser(admin, "on >pw ~* +get")
+    before = getuser(admin)
+    assert admin.execute_command("ACL", "SETUSER", "tess", "")
+    assert getuser(admin) == before
 
 
 def test_a_line_for_the_default_user_gives_all_that_it_may() -> None:

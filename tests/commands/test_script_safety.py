@@ -503,3 +503,10 @@ def test_the_order_of_elements_cannot_make_a_sort_slow() -> None:
         bench.eval(source % text)
         took.append(time.thread_time() - began)
     assert took[0] < 5 * took[1]
+
+
+@pytest.mark.parametrize("text", ["'1'", "1"])
+def test_copies_that_would_not_fit_are_not_begun(text: str) -> None:
+    """Lua made copies of a number until its memory was full, for two seconds in which it called no hook."""
+    reply = Bench().eval(b"pcall(string.rep, %b, 2147483647) return collectgarbage('count')" % text.encode())
+    assert int(reply.strip(b":\r\n")) < 50_000, "kilobytes"

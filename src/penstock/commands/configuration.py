@@ -173,7 +173,7 @@ def config_rewrite(session: Session, argv: Argv) -> Reply:
     config = session.engine.config
     if config.file is None:
         raise ReplyError("The server is running without a config file")
-    users = config.user if config.aclfile else _user_lines(session.engine)
+    users = [] if config.aclfile else _user_lines(session.engine)
     try:
         rewrite(Path(config.file), config, users)
     except OSError as error:

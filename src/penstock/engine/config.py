@@ -83,9 +83,8 @@ class Config(Settings):
         except ValueError as error:
             shown = "" if directive.secret else f" ('{' '.join(words)}')"
             raise ConfigError(f"{where}directive '{name}'{shown}: {error}") from None
-        if directive.repeated:
-            value = [*self._values[directive.name], " ".join(words)]
-        elif directive.kind is SAVE and directive.name in self.given and value:
+        adds_up = directive.kind is SAVE and directive.name in self.given and value
+        if directive.repeated or adds_up:
             value = self._values[directive.name] + value
         elif directive.kind is BUFFER_LIMITS:
             value = {**self._values[directive.name], **value}

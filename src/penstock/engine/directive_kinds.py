@@ -173,6 +173,14 @@ SAVE: Kind[list[tuple[int, int]]] = Kind(
     "seconds changes ...", _save, lambda rules: " ".join(f"{a} {b}" for a, b in rules)
 )
 
+
+def _user(words: list[str]) -> list[list[str]]:
+    return [_words_of(words[0]) if len(words) == 1 else words]
+
+
+USER: Kind[list[list[str]]] = Kind("words", _user, lambda users: "\n".join(map(" ".join, users)), split=True)
+"""A name and its rules, each a word that may have spaces (a password), or all of them in one word."""
+
 MODULE: Kind[list[str]] = Kind("module", lambda words: [_one(words)], " ".join)
 
 BufferLimits = dict[str, tuple[int, int, int]]

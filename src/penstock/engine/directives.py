@@ -26,6 +26,7 @@ from penstock.engine.directive_kinds import (
     OOM_SCORES,
     SAVE,
     TEXT,
+    USER,
     WORDS,
     YES_NO,
     Kind,
@@ -193,7 +194,7 @@ class Settings:
         mutable=False,
     )
     user = D(
-        WORDS,
+        USER,
         [],
         "A user and its rules, as ACL SETUSER takes them; one line each. A user starts without any permission, "
         "default too.",

@@ -106,6 +106,8 @@ class User:
     def apply(self, rule: bytes, new_channels: bytes = b"resetchannels") -> None:
         """Apply one rule of ACL SETUSER. `new_channels` is what `reset` does to channels."""
         word, mark = rule.lower(), rule[:1]
+        if not rule:
+            return  # as in Redis
         if word in (b"on", b"off"):
             self.enabled = word == b"on"
         elif word == b"nopass":
@@ -185,22 +187,21 @@ class AccessControl:
         self._configure(config.requirepass, config.user, config.aclfile)
         config.on_change("requirepass", self.require_password)
 
-    def _configure(self, password: str, users: Iterable[str], file: str) -> None:
+    def _configure(self, password: str, users: Iterable[list[str]], file: str) -> None:
         if password:
             self.require_password(password)
         if users and file:
             raise ConfigError("give the users in the aclfile or as user directives, not both")
         seen: set[str] = set()
         for line in users:
-            words = line.encode("utf-8", "surrogateescape").split()
-            if not words:
+            if not line:
                 raise ConfigError("a user directive without a name")
-            name = _text(words[0])
+            name, rules = line[0], [rule.encode("utf-8", "surrogateescape") for rule in line[1:]]
             if name in seen:
                 raise ConfigError(f"user {name}: Duplicate user found. A user can only be defined once in config files")
             seen.add(name)
             try:
-                self.set_user(name, [b"reset", *words[1:]] if name == "default" else words[1:])
+                self.set_user(name, [b"reset", *rules] if name == "default" else rules)
             except ReplyError as error:
                 raise ConfigError(f"user {name}: {error}") from None
         if file:

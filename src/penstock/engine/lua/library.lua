@@ -134,6 +134,7 @@ end
 function strings.rep(...)
     local text, count = ...
     local number = tonumber(count)
+    if type(text) == "number" then text = text .. "" end
     if type(text) ~= "string" or not number then return same(relay_method("rep", pcall(rep, ...))) end
     if text == "" or not (number >= 1) then return "" end
     if #text * number > MAX_STRING then error("not enough memory", 2) end
