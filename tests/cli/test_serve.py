@@ -96,7 +96,7 @@ def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complain
 
 def test_the_command_line_takes_a_whole_line_in_a_word() -> None:
     config = configure(["--hz 20", "--user tess on '>a b=c'", "--dir=a b", "--save 60 1", "300", "10"], {})
-    assert (config.hz, config.user, config.save) == (20, ["tess on >a b=c"], [(60, 1), (300, 10)])
+    assert (config.hz, config.user, config.save) == (20, [["tess", "on", ">a b=c"]], [(60, 1), (300, 10)])
     assert config.show("dir").endswith("/a b")
 
 
