@@ -573,6 +573,22 @@ def test_numbers_become_integers_as_in_c(r: redis.Redis, call: str) -> None:
     assert answer.removeprefix(b"user_script:1: ").endswith(NUMBERS[call] + b")" * (b"argument" in answer))
 
 
+TEXTS_OF_NUMBERS = {
+    "{cmsgpack.unpack(16)}": [49, 54],
+    "{cmsgpack.unpack_one(16)}": [1, 49],
+    "{struct.unpack('c2', 3.5)}": [b"3.", 3],
+}
+
+
+@pytest.mark.parametrize("source", TEXTS_OF_NUMBERS)
+def test_a_number_is_taken_for_its_text_as_in_c(r: redis.Redis, source: str) -> None:
+    assert r.eval(f"return {source}", 0) == TEXTS_OF_NUMBERS[source]
+
+
+def test_loadstring_answers_a_function_and_nothing_else(r: redis.Redis) -> None:
+    assert r.eval("return {select('#', loadstring('return 1')), select('#', loadstring('return ...'))}", 0) == [1, 1]
+
+
 def test_an_integer_beyond_those_of_redis_is_a_double() -> None:
     lua = Bench().engine.scripting.lua
     assert lua.hand(1 << 70, 2) == float(1 << 70)

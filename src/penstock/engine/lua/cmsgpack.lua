@@ -264,14 +264,15 @@ local function all(data, at, limit)
     return values, count, at
 end
 
-local function check_data(name, data)
-    if type(data) ~= "string" then
-        error("bad argument #1 to '" .. name .. "' (string expected, got " .. type(data) .. ")", 3)
-    end
+-- A number is data too: C takes its text.
+local function checked_data(name, data)
+    if type(data) == "number" then return data .. "" end
+    if type(data) == "string" then return data end
+    error("bad argument #1 to '" .. name .. "' (string expected, got " .. type(data) .. ")", 3)
 end
 
 local function unpack_all(data)
-    check_data("unpack", data)
+    data = checked_data("unpack", data)
     local ok, values, count = pcall(all, data, 1, 2 ^ 31)
     if not ok then error(values, 2) end
     return unpack(values, 1, count)
@@ -279,7 +280,7 @@ end
 
 -- The offset to go on from (-1 at the end), then the values.
 local function unpack_some(name, data, limit, offset)
-    check_data(name, data)
+    data = checked_data(name, data)
     offset = offset or 0
     if offset < 0 or limit < 0 then
         error("Invalid request to unpack with offset of " .. offset .. " and limit of " .. #data .. ".", 3)

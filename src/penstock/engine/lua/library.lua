@@ -253,8 +253,9 @@ function library.loadstring(...)
         if type(name) == "string" then name = match(name, "^[^%z]*") end -- as much of it as C sees
         if is_internal(name) then name = "=(load)" end
         local chunk, problem = relay("loadstring", pcall(loadstring, source, name))
-        if chunk and find(source, "...", 1, true) then return patched(chunk) end
-        return chunk, problem
+        if not chunk then return chunk, problem end
+        if find(source, "...", 1, true) then return patched(chunk) end
+        return chunk
     end
     return relay("loadstring", pcall(loadstring, ...))
 end

@@ -164,12 +164,21 @@ _MAX_FORMAT = 100_000
 _MAX_COUNT = 0x7FFFFFFF  # an int of C
 
 
+def _string(arguments: tuple[Any, ...], position: int) -> bytes:
+    """An argument that is a string, or a number, of which C takes the text."""
+    text = arguments[position - 1] if position <= len(arguments) else None
+    if type(text) is int or type(text) is float:
+        return b"%.14g" % text
+    if type(text) is not bytes:
+        raise BadArgument(position, f"string expected, got {_lua_type(text)}")
+    return text
+
+
 class _Layout:
     """Reads a format one option at a time, and keeps its byte order and alignment."""
 
-    def __init__(self, text: Any) -> None:
-        if type(text) is not bytes:
-            raise BadArgument(1, f"string expected, got {_lua_type(text)}")
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        text = _string(arguments, 1)
         if len(text) > _MAX_FORMAT:  # nothing can interrupt the call
             raise ValueError(f"format is longer than {_MAX_FORMAT} bytes")
         self._text = text.decode("latin-1")
@@ -228,7 +237,7 @@ class _Layout:
 
 @_guarded
 def size(*arguments: Any) -> tuple[Any, ...]:
-    layout = _Layout(arguments[0] if arguments else None)
+    layout = _Layout(arguments)
     total = 0
     for letter, length in layout.options():
         if letter == "s" or (letter == "c" and length == 0):
@@ -239,7 +248,7 @@ def size(*arguments: Any) -> tuple[Any, ...]:
 
 @_guarded
 def pack(*arguments: Any) -> tuple[Any, ...]:
-    layout = _Layout(arguments[0] if arguments else None)
+    layout = _Layout(arguments)
     data = bytearray()
     position = 1
     for letter, length in layout.options():
@@ -267,11 +276,7 @@ def _float(layout: _Layout, letter: str, number: int | float) -> bytes:
 
 
 def _text(arguments: tuple[Any, ...], position: int, letter: str, length: int) -> bytes:
-    text = arguments[position - 1] if position <= len(arguments) else None
-    if type(text) is int or type(text) is float:
-        text = b"%.14g" % text
-    if type(text) is not bytes:
-        raise BadArgument(position, f"string expected, got {_lua_type(text)}")
+    text = _string(arguments, position)
     if letter == "s":
         return text + b"\0"
     if len(text) < length:
@@ -281,10 +286,8 @@ def _text(arguments: tuple[Any, ...], position: int, letter: str, length: int) -
 
 @_guarded
 def unpack(*arguments: Any) -> tuple[Any, ...]:
-    layout = _Layout(arguments[0] if arguments else None)
-    data = arguments[1] if len(arguments) > 1 else None
-    if type(data) is not bytes:
-        raise BadArgument(2, f"string expected, got {_lua_type(data)}")
+    layout = _Layout(arguments)
+    data = _string(arguments, 2)
     offset = _number(arguments, 3) if len(arguments) > 2 else 1
     if not -(2.0**63) < offset < 2.0**63:  # NaN neither
         raise BadArgument(2, "data string too short")
