@@ -5,6 +5,7 @@ or the replicas lack.
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -186,3 +187,30 @@ def test_a_script_that_publishes_without_end_fills_no_memory(tmp_path: Path) -> 
         listener.ask("SUBSCRIBE news")
         assert server.call(publish) <= 33e6, "client-output-buffer-limit pubsub 32mb"
         assert listener.is_closed()
+
+
+def test_scripts_that_are_busy_one_right_after_the_other_answer_their_clients_in_order() -> None:
+    """They run in one turn of the loop: the second one's client was served while the first one was busy."""
+    with Server(busy_reply_threshold=20) as server, clients(server.port, 3) as (one, two, other):
+        other.ask("CLIENT PAUSE 600000 WRITE")
+        for each in (one, two):
+            each.command(*ENDLESS.split())
+        wait_until(lambda: server.call(lambda app: len(app.engine.pause._held)) == 2)
+        other.ask("CLIENT UNPAUSE")
+        assert until_busy(other) == BUSY
+        assert other.ask("SCRIPT KILL") == b"OK"
+        first = _the_one_that_is_answered(one, two)
+        second = two if first is one else one
+        assert "Script killed" in str(first.read())
+        second.command("PING")
+        assert until_busy(other) == BUSY
+        first.command("PING")
+        assert str(first.read()) == BUSY, "its script is over"
+        assert other.ask("SCRIPT KILL") == b"OK"
+        assert "Script killed" in str(second.read())
+        assert second.read() == b"PONG"
+
+
+def _the_one_that_is_answered(*candidates: RawClient) -> RawClient:
+    (ready, *_), _, _ = select.select([each.socket for each in candidates], [], [], 60)
+    return next(each for each in candidates if each.socket is ready)

@@ -27,22 +27,30 @@ from penstock.server.connection import Connection
 from penstock.server.tcp_sockets import Listener
 
 if TYPE_CHECKING:
+    from penstock.engine.scripting import Run
     from penstock.server.app import App
 
 _CHUNK = 1 << 16
 
 
 class BusyScriptSockets:
-    """`look()` serves the clients that have sent something. Owned by the loop thread."""
+    """`look()` serves the clients that have sent something. Owned by the loop thread.
+
+    It begins anew with each script: several may run in one turn of the loop, each for another client.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._run: Run | None = None  # the script that the selector was made for
         self._selector: selectors.BaseSelector | None = None
         self._links: list[tuple[Connection, asyncio.Transport]] = []  # to replicas, with their own transports
 
     def look(self) -> None:
         """Read what has arrived, run it, and send the replies; waits for nothing."""
-        if self._selector is None:
+        run = self._app.engine.scripting.running
+        if run is not self._run:
+            self._end()
+            self._run = run
             self._begin()
         assert self._selector is not None
         if self._app.engine.commit is not None:
@@ -110,9 +118,10 @@ class BusyScriptSockets:
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _end(self) -> None:
-        selector, self._selector = self._selector, None
-        assert selector is not None
-        selector.close()
+        self._run = None
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
         for connection, transport in self._links:
             connection.transport = transport
         self._links.clear()
