@@ -23,6 +23,7 @@ import pytest
 import redis
 from tests.support.commands.stream_world import ipc
 from tests.support.forked_program import ROOT, ForkedProgram
+from tests.support.raw_client import RawClient
 from tests.support.server_process import Process
 from tests.support.storage.running import info, running, turn_the_loop
 from tests.support.waiting import wait_until
@@ -33,9 +34,11 @@ from penstock.engine.dispatch import Engine
 from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.storage import batches, blocks, loading, persistence, saves
+from penstock.storage.batches import Batch
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
+from penstock.storage.writer import LogFile
 from penstock.testing.redis import free_port
 
 
@@ -489,6 +492,58 @@ def test_a_log_that_was_deleted_under_the_server_is_written_anew(tmp_path: Path,
             assert client.scard("s") == 1000
     finally:
         again.kill()
+
+
+def test_a_log_that_another_file_took_the_place_of_is_written_anew(tmp_path: Path) -> None:
+    """As by an editor, or by a copy that is brought back."""
+    server = Process(tmp_path, free_port(), options="--appendfsync everysec")
+    try:
+        with redis.Redis(port=server.port, retry=None) as client:
+            client.set("before", 1)
+            (log,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+            copy = Path(shutil.copy(log, tmp_path / "copy"))
+            copy.replace(log)
+            wait_until(lambda: client.info("persistence")["aof_rewrites"] == 1)
+            client.set("after", 1)
+    finally:
+        server.kill()
+    again = Process(tmp_path, server.port)
+    try:
+        with redis.Redis(port=again.port) as client:
+            assert client.mget("before", "after") == [b"1", b"1"]
+    finally:
+        again.kill()
+
+
+def test_a_deleted_log_is_found_though_its_thread_is_always_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, works = threading.Event(), threading.Event()
+    append = LogFile.append
+
+    def later(file: LogFile, batch: Batch, sync: Callable[[int], None] | None) -> None:
+        waits.set()
+        assert works.wait(60)
+        append(file, batch, sync)
+
+    monkeypatch.setattr(LogFile, "append", later)
+    with Server(dir=str(tmp_path), appendonly=True, appendfsync="always") as server:
+        try:
+            with RawClient(server.port) as first, RawClient(server.port) as second:
+                first.command("SET", "k", "1")
+                assert waits.wait(60)
+                (log,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+                log.unlink()
+                second.command("SET", "k", "2")
+                wait_until(lambda: server.call(lambda app: bool(app.persistence.aof.writer._pieces)))  # type: ignore[union-attr]
+                works.set()
+                assert first.read() == b"OK", "it was on its way already"
+                assert "the file of the log was deleted" in str(second.read())
+                wait_until(lambda: second.ask("SET k 3") == b"OK")
+        finally:
+            works.set()
+    with Server(dir=str(tmp_path), appendonly=True) as server, RawClient(server.port) as client:
+        assert client.ask("GET k") == b"3"
 
 
 def test_a_folder_that_is_away_for_a_while_is_no_reason_to_refuse_writes(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ before that restores what was on disk before, so CONFIG SET is answered only the
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ from penstock.storage.log_or_snapshot import MemoryStanding
 from penstock.storage.manifest import Manifest, State
 from penstock.storage.replay import Replay
 from penstock.storage.switching_writer import SwitchingWriter
-from penstock.storage.writer import DELETED, LogFile, Loop
+from penstock.storage.writer import LogDeleted, LogFile, Loop
 
 logger = logging.getLogger("penstock.storage")
 
@@ -244,7 +243,7 @@ class AppendOnlyFile:
         assert self.writer is not None
         self.writer.drain()
         if self.writer.file.is_deleted:  # what it had is in memory only, until there is a new base
-            raise OSError(errno.ENOENT, DELETED)
+            raise LogDeleted
         if not following:
             self.write_by_itself()
         file = LogFile(self.writer.file.path, self.writer.file.start)

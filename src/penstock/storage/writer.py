@@ -62,7 +62,6 @@ logger = logging.getLogger("penstock.storage")
 
 NOT_CONFIRMED = b"-NOREPLICAS The change was made here, but too few replicas have it.\r\n"
 """What a client gets whose change was not confirmed by as many replicas as `replica-acks` wants."""
-DELETED = "the file of the log was deleted"
 MANY = 200
 """Lines that are joined as soon as nothing needs them separately."""
 
@@ -73,6 +72,13 @@ class Loop(Protocol):
     def call_soon(self, callback: Callable[[], object]) -> object: ...
 
     def call_soon_threadsafe(self, callback: Callable[[], None]) -> object: ...
+
+
+class LogDeleted(FileNotFoundError):
+    """The file of the log has no name any more."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOENT, "the file of the log was deleted")
 
 
 class LogFile:
@@ -95,9 +101,20 @@ class LogFile:
         """Whether it has no name any more: nothing that is written to it will be found at the next start.
 
         Its path alone does not say so, because the folder may have been moved, and will come back. Nor do its links
-        alone: some file systems do not count them.
+        alone: some file systems do not count them. If they do, what its path names now is another file.
         """
-        return os.fstat(self._descriptor).st_nlink == 0 and not self.path.exists()
+        if os.fstat(self._descriptor).st_nlink:
+            return False
+        try:
+            return self.path.stat().st_nlink > 0
+        except OSError:
+            return True
+
+    def append_unless_deleted(self, batch: Batch, sync: Callable[[int], None] | None) -> None:
+        """As `append`, by a thread: it looks itself, since it may be at work each time that `LogWriter.tick` comes."""
+        if self.is_deleted:
+            raise LogDeleted
+        self.append(batch, sync)
 
     def append(self, batch: Batch, sync: Callable[[int], None] | None) -> None:
         """Write one batch and perhaps sync it; if either fails the file is as before."""
@@ -304,7 +321,8 @@ class LogWriter:
             self._held = []
             self._busy = True
             self._last_try = time.monotonic()
-            self._thread.start(lambda: self.file.append(batch, self._sync))
+            append = self.file.append if self.needs_rewrite else self.file.append_unless_deleted
+            self._thread.start(lambda: append(batch, self._sync))
         else:
             failed = False
             try:
@@ -414,6 +432,7 @@ class LogWriter:
             batch, self._batch = self._batch, []
             if error is not None:
                 self._take_back(batch)
+                self.needs_rewrite = self.needs_rewrite or isinstance(error, LogDeleted)
                 self._in_trouble(error)
                 self._release(failed=True)
                 return
@@ -434,7 +453,7 @@ class LogWriter:
         now = time.monotonic()
         if not self.needs_rewrite and not self._busy and self.file.is_deleted:
             self.needs_rewrite = True
-            self._in_trouble(OSError(errno.ENOENT, DELETED))
+            self._in_trouble(LogDeleted())
         if self._pieces and self.trouble is not None and now - self._last_try >= 1:
             self.flush()
         wanted = (may_sync and self.policy == "everysec" and self._unsynced) or not self.sync_works
