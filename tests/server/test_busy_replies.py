@@ -211,6 +211,21 @@ def test_scripts_that_are_busy_one_right_after_the_other_answer_their_clients_in
         assert second.read() == b"PONG"
 
 
+def test_a_blocked_client_that_sends_on_while_a_script_is_busy_fills_no_memory() -> None:
+    """Its input waits, and its socket is not read when that is too much."""
+    with Server(busy_reply_threshold=20) as server, clients(server.port, 3) as (blocked, busy, other):
+        blocked.command("BLPOP", "none", "0")
+        wait_until(lambda: server.call(lambda app: any(each.waiter for each in app.engine.sessions.values())))
+        busy.command(*ENDLESS.split())
+        assert until_busy(other) == BUSY
+        blocked.socket.settimeout(0.5)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 30e6:
+                sent += blocked.socket.send(b"x" * 100_000)
+        assert other.ask("SCRIPT KILL") == b"OK"
+
+
 def _the_one_that_is_answered(*candidates: RawClient) -> RawClient:
     (ready, *_), _, _ = select.select([each.socket for each in candidates], [], [], 60)
     return next(each for each in candidates if each.socket is ready)

@@ -82,6 +82,8 @@ class BusyScriptSockets:
         self._app.loop.call_soon(self._end)  # which is after the script
 
     def _hear(self, number: int, connection: Connection) -> None:
+        if connection.holds_enough:
+            return
         try:
             data = os.read(number, _CHUNK)
         except BlockingIOError:

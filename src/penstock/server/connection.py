@@ -138,6 +138,11 @@ class Connection(Replies):
         elif not self.app.limits.holds_too_much(self) and not self._is_far_behind():
             self.resume()
 
+    @property
+    def holds_enough(self) -> bool:
+        """So much of its input waits already that its socket is not to be read."""
+        return self._deaf
+
     def give_way(self) -> None:
         """More input is waiting in the socket: serve other clients before it is read.
 
