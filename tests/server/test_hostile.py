@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.protocol.errors import ReplyError
@@ -348,3 +349,16 @@ def test_a_client_that_is_gone_before_its_reply_delays_no_other(tmp_path: Path) 
             hasty.close()
             assert patient.ask("INCR patient") == number + 1
         patient.close()
+
+
+def test_nothing_behind_quit_runs_when_it_was_sent_while_the_client_was_blocked() -> None:
+    with Server() as server, RawClient(server.port) as blocked, RawClient(server.port) as other:
+        blocked.send(b"BLPOP l 0\r\nQUIT\r\n")
+        wait_until(lambda: server.call(lambda app: any(each.waiter for each in app.engine.sessions.values())))
+        blocked.send(b"SET k v\r\n")
+        wait_until(lambda: server.call(lambda app: any(each._incoming for each in app.connections)))
+        other.ask("RPUSH l 1")
+        assert blocked.read() == [b"l", b"1"]
+        assert blocked.read() == b"OK"
+        assert blocked.is_closed()
+        assert other.ask("EXISTS k") == 0

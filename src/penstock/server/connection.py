@@ -248,7 +248,7 @@ class Connection(Replies):
             return
         self.run()
         incoming = self._incoming
-        if incoming and not self.held_back:
+        if incoming and not (self.held_back or self.session.closing):
             self.reader.feed(bytes(incoming.take()))  # type: ignore[arg-type]  # all of it was made by the client
             self.run()
         if self.held_back or self.session.closing:
