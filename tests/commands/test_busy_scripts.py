@@ -39,12 +39,17 @@ def slow(request: pytest.FixtureRequest) -> Iterator[str]:
         yield server.url
 
 
+def patient(url: str) -> redis.Redis:
+    """A client that waits for a slow machine, and sends nothing twice. By default it gives up after five seconds."""
+    return redis.Redis.from_url(url, socket_timeout=100, retry=None)
+
+
 class Runaway:
     """A script in a thread of its own."""
 
     def __init__(self, url: str, source: str) -> None:
         self.answer: Any = None
-        self._client = redis.Redis.from_url(url, socket_timeout=100)
+        self._client = patient(url)
         self._thread = threading.Thread(target=self._run, args=(source,))
         self._thread.start()
 
@@ -80,11 +85,11 @@ def _until_busy(client: redis.Redis) -> str:
     ],
 )
 def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> None:
-    with redis.Redis.from_url(slow) as early:
+    with patient(slow) as early:
         early.set("a", "1")
         runaway = Runaway(slow, source)
         assert "busy running a script" in _until_busy(early).lower()
-        with redis.Redis.from_url(slow) as late:
+        with patient(slow) as late:
             assert "busy running a script" in _until_busy(late).lower()
             assert late.script_kill()
             assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
@@ -95,7 +100,7 @@ def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> N
 
 
 def test_a_script_cannot_catch_its_own_end() -> None:
-    with Server(busy_reply_threshold=50) as server, redis.Redis.from_url(server.url) as other:
+    with Server(busy_reply_threshold=50) as server, patient(server.url) as other:
         runaway = Runaway(server.url, "while true do pcall(function() while true do end end) end")
         assert "busy" in _until_busy(other).lower()
         assert other.script_kill()
@@ -103,7 +108,7 @@ def test_a_script_cannot_catch_its_own_end() -> None:
 
 
 def test_a_script_that_has_written_cannot_be_killed(slow: str) -> None:
-    with redis.Redis.from_url(slow) as other:
+    with patient(slow) as other:
         runaway = Runaway(slow, "redis.call('set', 'a', 1) for i = 1, 1.5e8 do end return 'done'")
         assert "busy" in _until_busy(other).lower()
         with pytest.raises(redis.ResponseError, match="Sorry the script already executed write commands"):
@@ -123,7 +128,7 @@ def test_a_long_sort_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         "local t = {} for i = 1, 100000 do t[i] = -i end "
         "redis.call('set', 'sorting', 1) table.sort(t) redis.call('set', 'sorted', 1)"
     )
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         with pytest.raises(redis.ResponseError, match="Script killed by user"):
             client.eval(script, 0)
         assert client.exists("sorting", "sorted") == 1
@@ -145,10 +150,10 @@ def test_a_long_sort_gives_what_a_short_one_does(monkeypatch: pytest.MonkeyPatch
         local ok, problem = pcall(function() table.sort(t) end)
         return {{tostring(ok), problem, type(t[1]) ~= 'table' and t[1], type(t[1]) ~= 'table' and t[500]}}
     """
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         answer = client.eval(script, 0)
     monkeypatch.setattr(interpreter, "LONG_SORT", 0)
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         assert client.eval(script, 0) == answer
 
 
@@ -156,7 +161,7 @@ def test_a_long_sort_gives_what_a_short_one_does(monkeypatch: pytest.MonkeyPatch
     ("begin", "complaint"), [("", "running a script"), ("redis.call('set', 'a', 1)", "script already executed write")]
 )
 def test_a_busy_script_is_no_function_to_kill(begin: str, complaint: str) -> None:
-    with Server(busy_reply_threshold=20) as server, redis.Redis.from_url(server.url) as other:
+    with Server(busy_reply_threshold=20) as server, patient(server.url) as other:
         runaway = Runaway(server.url, f"{begin} for i = 1, 1e9 do end")
         assert "busy" in _until_busy(other).lower()
         with pytest.raises(redis.ResponseError, match=complaint):
@@ -170,7 +175,7 @@ def test_a_busy_script_is_no_function_to_kill(begin: str, complaint: str) -> Non
 def test_shutdown_without_saving_ends_a_busy_script() -> None:
     with Server(busy_reply_threshold=50) as server:
         runaway = Runaway(server.url, "redis.call('set', 'a', 1) while true do end")
-        with redis.Redis.from_url(server.url) as other:
+        with patient(server.url) as other:
             assert "busy" in _until_busy(other).lower()
             other.shutdown(nosave=True)
         assert isinstance(runaway.end(), redis.RedisError)
@@ -178,7 +183,7 @@ def test_shutdown_without_saving_ends_a_busy_script() -> None:
 
 @pytest.mark.parametrize("words", ["SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN SAVE NOW FORCE"])
 def test_shutdown_with_saving_is_refused_while_a_script_is_busy(slow: str, words: str) -> None:
-    with redis.Redis.from_url(slow) as other:
+    with patient(slow) as other:
         runaway = Runaway(slow, "while redis.call('get', 'end') == false do end return 'done'")
         assert "busy" in _until_busy(other).lower()
         with pytest.raises(redis.ResponseError, match="Redis is busy running a script"):
@@ -192,7 +197,7 @@ def test_nothing_is_kept_of_a_script_that_shutdown_ends(tmp_path: Path, in_trans
     settings = {"dir": str(tmp_path), "appendonly": "yes", "busy_reply_threshold": 50}
     script = b"redis.call('incr', 'a') redis.call('rpush', 'l', 1) for i = 1, 1e9 do end"
     with Server(**settings) as server, socket.create_connection(("127.0.0.1", server.port), 60) as busy:
-        with redis.Redis.from_url(server.url) as other, other.client() as reader:
+        with patient(server.url) as other, other.client() as reader:
             other.set("a", 1)
             reader.connection.send_command("BLPOP", "l", 0)
             words = [[b"EVAL", script, b"0"]]
@@ -205,7 +210,7 @@ def test_nothing_is_kept_of_a_script_that_shutdown_ends(tmp_path: Path, in_trans
                 reader.connection.read_response()
         answers = b"".join(iter(lambda: _received(busy), b""))
     assert set(answers.split()) <= {b"+OK", b"+QUEUED"}, "of MULTI and behind it, if they left"
-    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+    with Server(**settings) as server, patient(server.url) as client:
         assert client.get("a") == b"1"
         assert client.keys() == [b"a"]
 
@@ -219,7 +224,7 @@ def _received(connection: socket.socket) -> bytes:
 
 def _killed(server: Server, source: str) -> str:
     """What a runaway script answers when another client has killed it."""
-    with redis.Redis.from_url(server.url) as other:
+    with patient(server.url) as other:
         runaway = Runaway(server.url, source)
         assert "busy" in _until_busy(other).lower()
         assert other.script_kill()
@@ -279,7 +284,7 @@ FEW_INSTRUCTIONS = {
 @pytest.mark.parametrize("source", FEW_INSTRUCTIONS.values(), ids=FEW_INSTRUCTIONS)
 def test_much_work_in_few_instructions_is_ended(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr(Scripting, "_tick", lambda scripting: b"begun" in scripting._session.db.data)
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         with pytest.raises(redis.ResponseError, match="Script killed by user"):
             client.eval(f"redis.call('set', 'begun', 1) {source} redis.call('set', 'ended', 1)", 0)
         assert client.exists("ended") == 0
@@ -324,7 +329,7 @@ def test_the_clock_is_looked_at_often_in_one_long_call(monkeypatch: pytest.Monke
     monkeypatch.setattr(Scripting, "_tick", look)
     with (
         Server() as server,
-        redis.Redis.from_url(server.url) as client,
+        patient(server.url) as client,
         pytest.raises(redis.ResponseError, match="Script killed by user"),
     ):
         client.eval(f"redis.call('set', 'begun', 1) {source}", 0)
@@ -337,7 +342,7 @@ def test_the_clock_is_looked_at_when_instructions_become_slow(monkeypatch: pytes
         "local s = string.rep(' ', 3e7) for i = 1, 1e5 do end redis.call('set', 'begun', 1)"
         " for i = 1, 1500 do tonumber(s) end redis.call('set', 'ended', 1)"
     )
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         with pytest.raises(redis.ResponseError, match="Script killed by user"):
             client.eval(source, 0)
         assert client.exists("ended") == 0
@@ -367,7 +372,7 @@ def test_looks_at_the_clock_follow_the_time_that_instructions_take(
         return milliseconds
 
     monkeypatch.setattr(Scripting, "_tick", look)
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         client.eval("for i = 1, 100000 do end", 0)
     assert least <= len(looks) <= most
 
@@ -376,7 +381,7 @@ def test_json_is_escaped_without_a_call_for_each_letter(monkeypatch: pytest.Monk
     """A function for each letter would be nearly a million instructions, so many looks at the clock."""
     looks: list[bool] = []
     monkeypatch.setattr(Scripting, "_tick", lambda scripting: looks.append(True) or 0)
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         text = bytes(range(128)) + bytes(range(32)) * 3200
         assert json.loads(client.eval("return cjson.encode(ARGV[1])", 0, text)) == text.decode()
     assert len(looks) <= 30
@@ -386,7 +391,7 @@ def test_joining_many_elements_counts_as_much_work(monkeypatch: pytest.MonkeyPat
     looks: list[bool] = []
     monkeypatch.setattr(Scripting, "_tick", lambda scripting: looks.append(True) or 5)
     script = "local t = {} for i = 1, 20000 do t[i] = 'x' end for i = 1, ARGV[1] do table.concat(t) end"
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         client.eval(script, 0, 0)
         others = len(looks)
         client.eval(script, 0, 1000)
@@ -395,7 +400,7 @@ def test_joining_many_elements_counts_as_much_work(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", ["1" * 300_000, "-" + "1" * 300_000 + "." + "1" * 300_000 + "e"])
 def test_a_long_number_in_json_is_read_once(number: str) -> None:
-    with Server(busy_reply_threshold=1000) as server, redis.Redis.from_url(server.url) as client:
+    with Server(busy_reply_threshold=1000) as server, patient(server.url) as client:
         script = "return tostring(cjson.decode(ARGV[1]) == tonumber(ARGV[2]))"
         if number.endswith("e"):
             with pytest.raises(redis.ResponseError, match="Expected the end but found invalid token"):
@@ -405,7 +410,7 @@ def test_a_long_number_in_json_is_read_once(number: str) -> None:
 
 
 def test_a_long_format_of_struct_is_refused() -> None:
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         for call in ("pack(f)", "size(f)", "unpack(f, 'x')"):
             with pytest.raises(redis.ResponseError, match="format is longer than 100000 bytes"):
                 client.eval(f"local f = string.rep('x', 100001) return struct.{call}", 0)
@@ -424,7 +429,7 @@ def test_a_slow_command_looks_at_the_clock_although_it_is_one_instruction(monkey
     monkeypatch.setattr(Scripting, "_tick", lambda scripting: True)
     with (
         Server() as server,
-        redis.Redis.from_url(server.url) as client,
+        patient(server.url) as client,
         pytest.raises(redis.ResponseError, match="Script killed by user"),
     ):
         client.eval("return redis.call('keys', '*')", 0)
@@ -432,7 +437,7 @@ def test_a_slow_command_looks_at_the_clock_although_it_is_one_instruction(monkey
 
 def test_a_killed_script_begins_no_write_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scripting, "_tick", lambda scripting: scripting.kill() or False)
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         with pytest.raises(redis.ResponseError, match="Write commands are not allowed"):
             client.eval("string.rep('x', 1e7) redis.call('set', 'a', 1)", 0)
         assert client.exists("a") == 0
@@ -451,7 +456,7 @@ def test_a_script_killed_without_memory_does_not_end_the_coroutines_of_the_next(
             pcall(function() while true do kept[#kept + 1] = string.rep('x', size) .. #kept end end)
         end
         while true do end"""
-    with Server() as server, redis.Redis.from_url(server.url) as client:
+    with Server() as server, patient(server.url) as client:
         with pytest.raises(redis.ResponseError, match=r"Script killed by user|not enough memory"):
             client.eval(greedy, 0)
         assert client.eval("return coroutine.wrap(function() return 1 end)()", 0) == 1
@@ -466,7 +471,7 @@ def test_a_kill_in_the_middle_of_a_call_has_its_words() -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_client_that_has_no_connection_yet_is_served(begun: bool) -> None:
     """Whether or not the loop has begun to make its connection when the script starts."""
-    with Server(busy_reply_threshold=1) as server, redis.Redis.from_url(server.url, socket_timeout=60) as late:
+    with Server(busy_reply_threshold=1) as server, patient(server.url) as late:
         answers: list[str] = []
 
         def ask() -> None:
@@ -497,7 +502,7 @@ def test_a_client_that_has_no_connection_yet_is_served(begun: bool) -> None:
 
 
 def test_stopping_an_embedded_server_ends_a_busy_script() -> None:
-    with Server(busy_reply_threshold=1) as server, redis.Redis.from_url(server.url) as other:
+    with Server(busy_reply_threshold=1) as server, patient(server.url) as other:
         runaway = Runaway(server.url, "while true do end")
         assert "busy" in _until_busy(other).lower()
     assert isinstance(runaway.end(), redis.RedisError)
@@ -508,7 +513,7 @@ def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) ->
     process = Process(tmp_path, port, options="--busy-reply-threshold 20")
     try:
         runaway = Runaway(f"redis://127.0.0.1:{port}", "while true do end")
-        with redis.Redis(port=port) as other:
+        with patient(f"redis://127.0.0.1:{port}") as other:
             assert "busy" in _until_busy(other).lower()
         process.process.terminate()
         assert process.process.wait(60) == 0
@@ -522,7 +527,7 @@ def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it
     script = "redis.call('set', 'a', 'half') redis.call('set', 'b', 'half') while true do end"
     process = Process(tmp_path, port, options="--busy-reply-threshold 20")
     try:
-        with redis.Redis(port=port) as other:
+        with patient(f"redis://127.0.0.1:{port}") as other:
             other.set("a", "whole")
             runaway = Runaway(f"redis://127.0.0.1:{port}", script)
             assert "busy" in _until_busy(other).lower()
@@ -533,7 +538,7 @@ def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it
         process.kill()
     process = Process(tmp_path, port)
     try:
-        with redis.Redis(port=port) as client:
+        with patient(f"redis://127.0.0.1:{port}") as client:
             assert client.mget("a", "b") == [b"whole", None]
     finally:
         process.kill()
@@ -544,7 +549,7 @@ def test_a_signal_waits_for_a_busy_script_that_has_written_if_there_is_no_log(tm
     script = "redis.call('set', 'a', 1) for i = 1, 3e8 do end redis.call('set', 'b', 1) return 'done'"
     process = Process(tmp_path, port, options="--busy-reply-threshold 20 --appendonly no")
     try:
-        with redis.Redis(port=port) as other:
+        with patient(f"redis://127.0.0.1:{port}") as other:
             runaway = Runaway(f"redis://127.0.0.1:{port}", script)
             assert "busy" in _until_busy(other).lower()
         process.process.terminate()
@@ -554,7 +559,7 @@ def test_a_signal_waits_for_a_busy_script_that_has_written_if_there_is_no_log(tm
         process.kill()
     process = Process(tmp_path, port, options="--appendonly no")
     try:
-        with redis.Redis(port=port) as client:
+        with patient(f"redis://127.0.0.1:{port}") as client:
             assert client.mget("a", "b") == [b"1", b"1"]
     finally:
         process.kill()
@@ -563,7 +568,7 @@ def test_a_signal_waits_for_a_busy_script_that_has_written_if_there_is_no_log(tm
 def test_others_are_told_of_a_busy_script_that_came_right_after_a_write(tmp_path: Path) -> None:
     with (
         Server(dir=str(tmp_path), appendonly="yes", busy_reply_threshold=50) as server,
-        redis.Redis.from_url(server.url, socket_timeout=60) as other,
+        patient(server.url) as other,
         socket.create_connection(("127.0.0.1", server.port), 60) as busy,
     ):
         other.ping()
