@@ -28,6 +28,15 @@ def test_three_masters_share_the_slots_and_have_a_replica_each(cluster: RedisClu
     assert replicas == set(cluster.nodes) - set(masters)
 
 
+def test_mending_gives_each_master_a_replica_again(cluster: RedisCluster) -> None:
+    first, second, _ = cluster.masters
+    stray = cluster.replica_of(first)
+    stray.ask("CLUSTER", "REPLICATE", second.id)
+    cluster.wait_until_ok()
+    cluster.mend()
+    test_three_masters_share_the_slots_and_have_a_replica_each(cluster)
+
+
 def test_keys_of_a_node_are_taken_by_that_node(cluster: RedisCluster) -> None:
     for master in cluster.masters:
         for key in islice(cluster.keys_on(master), 5):

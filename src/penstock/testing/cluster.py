@@ -287,13 +287,14 @@ class RedisCluster:
         _wait("replicas to be listed", lambda: all(ids <= node.listed() for node in running), seconds)
 
     def mend(self) -> None:
-        """Undo what a test did: dead nodes start, open migrations close, every key is removed. Slots stay where they
-        are.
+        """Undo what a test did: dead nodes start, each master has its replicas, open migrations close, every key is
+        removed. Slots stay where they are.
         """
         for node in self.nodes:
             if not node.is_running:
                 self._launch(node)
         self.wait_until_ok()
+        self._share_out_replicas()
         for node in self.masters:
             (view,) = node.ask_each(("CLUSTER", "NODES"))
             replicas = sum(master == node.id for master in _roles(view).values())
@@ -301,6 +302,24 @@ class RedisCluster:
             node.ask_each(("FLUSHALL",), ("WAIT", replicas, 60_000), *stable)  # replicas are empty too
 
     # -- how ----------------------------------------------------------------------------------------------------
+
+    def _share_out_replicas(self) -> None:
+        """Give replicas to masters that have too few. A node that was a master, and comes back, follows the node that
+        took the last of its slots, which need not be the one that took most of them.
+        """
+        masters, roles = self.masters, self._any_master().roles()
+        wanted = [master.id for master in masters for _ in range(self._replicas)]
+        spare = []
+        for node in self.nodes:
+            if roles[node.id] in wanted:
+                wanted.remove(roles[node.id])
+            elif node not in masters:
+                spare.append(node)
+        for master_id, node in zip(wanted, spare, strict=False):  # tests may take slots from a master
+            emptying = [("FLUSHALL",)] if roles[node.id] == "-" else []  # it must be empty, and a replica may not
+            node.ask_each(*emptying, ("CLUSTER", "REPLICATE", master_id))
+        if wanted:
+            self.wait_until_ok()
 
     def _any_master(self) -> ClusterNode:
         for node in self.nodes:
