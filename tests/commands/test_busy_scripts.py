@@ -508,24 +508,10 @@ def test_stopping_an_embedded_server_ends_a_busy_script() -> None:
     assert isinstance(runaway.end(), redis.RedisError)
 
 
-def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) -> None:
+def _answer_after_a_signal(folder: Path, script: str, options: str = "") -> Any:
+    """What a busy script answers whose server is told to end. `a` is "whole" before."""
     port = free_port()
-    process = Process(tmp_path, port, options="--busy-reply-threshold 20")
-    try:
-        runaway = Runaway(f"redis://127.0.0.1:{port}", "while true do end")
-        with patient(f"redis://127.0.0.1:{port}") as other:
-            assert "busy" in _until_busy(other).lower()
-        process.process.terminate()
-        assert process.process.wait(60) == 0
-        assert isinstance(runaway.end(), redis.RedisError)
-    finally:
-        process.kill()
-
-
-def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it(tmp_path: Path) -> None:
-    port = free_port()
-    script = "redis.call('set', 'a', 'half') redis.call('set', 'b', 'half') while true do end"
-    process = Process(tmp_path, port, options="--busy-reply-threshold 20")
+    process = Process(folder, port, options=f"--busy-reply-threshold 20 {options}")
     try:
         with patient(f"redis://127.0.0.1:{port}") as other:
             other.set("a", "whole")
@@ -533,36 +519,37 @@ def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it
             assert "busy" in _until_busy(other).lower()
         process.process.terminate()
         assert process.process.wait(60) == 0
-        assert isinstance(runaway.end(), redis.ConnectionError), "nothing was acknowledged"
+        return runaway.end()
     finally:
         process.kill()
-    process = Process(tmp_path, port)
+
+
+def _found_by_a_start(folder: Path, options: str = "") -> Any:
+    """The values of `a` and `b`."""
+    port = free_port()
+    process = Process(folder, port, options=options)
     try:
         with patient(f"redis://127.0.0.1:{port}") as client:
-            assert client.mget("a", "b") == [b"whole", None]
+            return client.mget("a", "b")
     finally:
         process.kill()
+
+
+def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) -> None:
+    assert isinstance(_answer_after_a_signal(tmp_path, "while true do end"), redis.RedisError)
+
+
+def test_a_signal_ends_a_busy_script_that_has_written_and_the_log_has_none_of_it(tmp_path: Path) -> None:
+    script = "redis.call('set', 'a', 'half') redis.call('set', 'b', 'half') while true do end"
+    answer = _answer_after_a_signal(tmp_path, script)
+    assert isinstance(answer, redis.ConnectionError), "nothing was acknowledged"
+    assert _found_by_a_start(tmp_path) == [b"whole", None]
 
 
 def test_a_signal_waits_for_a_busy_script_that_has_written_if_there_is_no_log(tmp_path: Path) -> None:
-    port = free_port()
     script = "redis.call('set', 'a', 1) for i = 1, 3e8 do end redis.call('set', 'b', 1) return 'done'"
-    process = Process(tmp_path, port, options="--busy-reply-threshold 20 --appendonly no")
-    try:
-        with patient(f"redis://127.0.0.1:{port}") as other:
-            runaway = Runaway(f"redis://127.0.0.1:{port}", script)
-            assert "busy" in _until_busy(other).lower()
-        process.process.terminate()
-        assert process.process.wait(60) == 0
-        assert runaway.end() == b"done"
-    finally:
-        process.kill()
-    process = Process(tmp_path, port, options="--appendonly no")
-    try:
-        with patient(f"redis://127.0.0.1:{port}") as client:
-            assert client.mget("a", "b") == [b"1", b"1"]
-    finally:
-        process.kill()
+    assert _answer_after_a_signal(tmp_path, script, "--appendonly no") == b"done"
+    assert _found_by_a_start(tmp_path, "--appendonly no") == [b"1", b"1"]
 
 
 def test_others_are_told_of_a_busy_script_that_came_right_after_a_write(tmp_path: Path) -> None:
